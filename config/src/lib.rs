@@ -1,0 +1,2 @@
+//! flextensor-config (map to come).
+#![forbid(unsafe_code)]

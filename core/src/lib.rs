@@ -1,0 +1,2 @@
+//! flextensor-core (map to come).
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! libflextensor.so (map to come).

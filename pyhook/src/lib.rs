@@ -1,0 +1,1 @@
+//! flextensor._native (map to come).

@@ -1,0 +1,1 @@
+//! Harness (to come).

@@ -1,0 +1,1 @@
+//! simcuda (map to come).
