@@ -1,0 +1,400 @@
+//! The page protocol as a state machine: launches and passes in, commands for streams and events out.
+//!
+//! `docs/page-protocol.md` is the reference; rule numbers in comments are its rules. Nothing here waits, allocates in
+//! steady state or talks to a driver: the caller performs the commands in order, under the lock that guards the pager.
+
+mod events;
+mod load;
+mod order;
+mod slot;
+
+use crate::units::{ModelId, UnitId};
+use events::EventPool;
+use order::Orders;
+use slot::{Page, Slot};
+
+pub use order::NEAR_USES;
+
+/// A stream of the program, by its driver handle.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct StreamId(pub u64);
+
+/// An event of the pager's pool; the caller keeps one driver event for each number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EventId(pub u32);
+
+/// One of the two copy streams, each first in, first out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum CopyStream {
+    /// Copies in plan order.
+    Prefetch = 0,
+    /// Copies that nobody foresaw.
+    Demand = 1,
+}
+
+impl CopyStream {
+    /// Both, in index order.
+    pub const ALL: [CopyStream; 2] = [CopyStream::Prefetch, CopyStream::Demand];
+
+    fn other(self) -> Self {
+        match self {
+            CopyStream::Prefetch => CopyStream::Demand,
+            CopyStream::Demand => CopyStream::Prefetch,
+        }
+    }
+}
+
+/// What the caller has to enqueue, in order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// `stream` waits for `event`.
+    WaitOnStream {
+        /// Stream of the program.
+        stream: StreamId,
+        /// Recorded earlier.
+        event: EventId,
+    },
+    /// `copy` waits for `event`.
+    WaitOnCopy {
+        /// The copy stream that waits.
+        copy: CopyStream,
+        /// Recorded earlier.
+        event: EventId,
+    },
+    /// Copy pages `first..first + pages` of the unit from its shadow into its addresses.
+    CopyIn {
+        /// The copy stream that carries it.
+        copy: CopyStream,
+        /// What is copied.
+        unit: UnitId,
+        /// First page, counted in the unit's streamed part.
+        first: u32,
+        /// Number of pages.
+        pages: u32,
+    },
+    /// Copy pages of the unit from its addresses back into its shadow.
+    WriteBack {
+        /// The copy stream that carries it.
+        copy: CopyStream,
+        /// What is copied.
+        unit: UnitId,
+        /// First page, counted in the unit's streamed part.
+        first: u32,
+        /// Number of pages.
+        pages: u32,
+    },
+    /// Record `event` on a copy stream.
+    RecordCopy {
+        /// The copy stream.
+        copy: CopyStream,
+        /// The event.
+        event: EventId,
+    },
+    /// Record `event` on a stream of the program.
+    RecordReader {
+        /// Stream of the program.
+        stream: StreamId,
+        /// The event.
+        event: EventId,
+    },
+}
+
+/// Whether a hit may change the unit's bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Proven to read only.
+    Read,
+    /// Writes, or is not proven to read only.
+    Write,
+}
+
+/// How sure the caller is that a hit is a use (rule 7).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Certainty {
+    /// Nothing is known of this word of this kernel.
+    Unknown,
+    /// This word of this kernel has been a use before.
+    Live,
+    /// The hit lies in its owner's forward, or is a copy by address.
+    Owner,
+}
+
+/// One streamed unit that a launch shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hit {
+    /// The unit.
+    pub unit: UnitId,
+    /// What the launch may do to it.
+    pub access: Access,
+    /// How sure it is that the launch uses it.
+    pub certainty: Certainty,
+    /// Nobody may overwrite the unit until [`Pager::end_use`]: launches that do not show it may read it.
+    pub hold: bool,
+}
+
+/// What the launch has to do about one hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Verdict {
+    /// The unit is in place and pinned, the stream ordered behind its copy.
+    #[default]
+    Ready,
+    /// Doubtful: point the word at the unit's view (rule 7).
+    Redirect,
+    /// A use whose pages cannot be had (rule 6): redirect it, or give the unit private pages.
+    Conflict,
+}
+
+/// Answers whether a recorded event has completed; must not wait.
+pub trait Progress {
+    /// True if all work before the event's last record is done.
+    fn completed(&self, event: EventId) -> bool;
+}
+
+/// What happened since the ring was made; read by the report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Uses that began.
+    pub uses: u64,
+    /// Hits served in place that moved nothing.
+    pub visits: u64,
+    /// Doubtful hits that were pointed at the view.
+    pub redirects: u64,
+    /// Uses of another than the next unit in order.
+    pub mispredictions: u64,
+    /// Loads on the demand stream.
+    pub demand_loads: u64,
+    /// Uses whose pages could not be had.
+    pub conflicts: u64,
+    /// Pages copied in, on both streams.
+    pub pages_in: u64,
+    /// Pages written back.
+    pub pages_back: u64,
+}
+
+/// The ring, its units and the learnt order of one device.
+#[derive(Debug)]
+pub struct Pager {
+    pages: Vec<Page>,
+    slots: Vec<Slot>,
+    /// Slot of each unit by its number; `u32::MAX` where the unit is not streamed.
+    slot_of: Vec<u32>,
+    orders: Orders,
+    events: EventPool,
+    chunk_pages: u32,
+    /// Slots whose use has begun and not ended.
+    current: Vec<u32>,
+    /// Number of the launch being checked; marks the slots that it shows.
+    launch: u64,
+    /// Uses in a row that were not the expected one and moved nothing.
+    strays: u32,
+    counters: Counters,
+}
+
+impl Pager {
+    /// A ring of `ring_pages` pages without units; copies carry at most `chunk_pages` pages each.
+    #[must_use]
+    pub fn new(ring_pages: u32, chunk_pages: u32) -> Self {
+        Self {
+            pages: vec![Page::default(); ring_pages as usize],
+            slots: Vec::new(),
+            slot_of: Vec::new(),
+            orders: Orders::default(),
+            events: EventPool::default(),
+            chunk_pages: chunk_pages.max(1),
+            current: Vec::new(),
+            launch: 0,
+            strays: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Adds a unit that owns ring pages `start..start + pages`, modulo the ring. Its bytes are in its shadow.
+    ///
+    /// # Panics
+    /// If the run is empty or longer than the ring: a plan never has such a run.
+    pub fn add_unit(&mut self, unit: UnitId, start: u32, pages: u32) {
+        let ring = self.pages.len() as u32;
+        assert!(pages > 0 && pages <= ring, "run of {pages} pages in a ring of {ring}");
+        let index = unit.0 as usize;
+        if self.slot_of.len() <= index {
+            self.slot_of.resize(index + 1, u32::MAX);
+        }
+        self.slot_of[index] = self.slots.len() as u32;
+        self.slots.push(Slot::new(unit, start % ring, pages));
+    }
+
+    /// Sets the order of streamed uses `(unit, owner)` of one pass of `model`; units that are not streamed are left out.
+    pub fn set_order(&mut self, model: ModelId, uses: &[(UnitId, u32)]) {
+        let uses = uses.iter().filter_map(|&(unit, owner)| Some((self.slot(unit)? as u32, owner))).collect();
+        self.orders.set(model, uses);
+    }
+
+    /// Whether the unit has a place in the ring.
+    #[must_use]
+    pub fn streams(&self, unit: UnitId) -> bool {
+        self.slot(unit).is_some()
+    }
+
+    /// Pages of the ring.
+    #[must_use]
+    pub fn ring_pages(&self) -> u32 {
+        self.pages.len() as u32
+    }
+
+    /// Events that the pool ever handed out: the caller needs that many driver events.
+    #[must_use]
+    pub fn events(&self) -> u32 {
+        self.events.made()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Rules 1, 6 and 7: prepares a launch on `stream` that shows `hits`; `verdicts` gets one answer for each hit.
+    /// Units that are `Ready` are pinned until [`Pager::launched`] is called with the same hits and verdicts.
+    pub fn acquire(&mut self, stream: StreamId, hits: &[Hit], verdicts: &mut [Verdict], out: &mut Vec<Command>) {
+        self.launch += 1;
+        for hit in hits {
+            if let Some(slot) = self.slot(hit.unit) {
+                self.slots[slot].shown_by = self.launch;
+            }
+        }
+        for (hit, verdict) in hits.iter().zip(verdicts.iter_mut()) {
+            *verdict = self.slot(hit.unit).map_or(Verdict::Ready, |slot| self.acquire_one(stream, slot, *hit, out));
+        }
+    }
+
+    fn acquire_one(&mut self, stream: StreamId, slot: usize, hit: Hit, out: &mut Vec<Command>) -> Verdict {
+        let in_place = self.slots[slot].in_place();
+        // What is changed in the ring, or about to be needed there, is better served in place than behind the link.
+        let here = self.slots[slot].dirty || (in_place && self.slots[slot].awaiting);
+        if self.is_doubtful(slot, hit.certainty) && !here {
+            self.redirect(stream, slot, out);
+            return Verdict::Redirect;
+        }
+        let began = self.begin_use(slot, hit.certainty);
+        if !self.slots[slot].in_place() {
+            let copy = if began { CopyStream::Prefetch } else { CopyStream::Demand };
+            if !self.load_now(slot, copy, out) {
+                self.counters.conflicts += 1;
+                self.redirect(stream, slot, out);
+                return Verdict::Conflict;
+            }
+            if copy == CopyStream::Demand {
+                self.counters.demand_loads += 1;
+            }
+        }
+        self.order_behind_copies(stream, slot, out);
+        self.slots[slot].pins += 1;
+        self.slots[slot].held |= hit.hold;
+        Verdict::Ready
+    }
+
+    /// Rule 7's test. A unit in use, or next in order, is never doubtful.
+    fn is_doubtful(&self, slot: usize, certainty: Certainty) -> bool {
+        certainty == Certainty::Unknown && !self.slots[slot].current && self.orders.expected_slot() != Some(slot as u32)
+    }
+
+    /// Rule 1: the stream waits once for each load.
+    fn order_behind_copies(&mut self, stream: StreamId, slot: usize, out: &mut Vec<Command>) {
+        let slot = &mut self.slots[slot];
+        if !slot.waited.contains(&stream) {
+            slot.waited.push(stream);
+            out.extend(slot.copies.iter().flatten().map(|&event| Command::WaitOnStream { stream, event }));
+        }
+    }
+
+    /// Rule 7: the launch reads the shadow, which a write-back may still be filling.
+    fn redirect(&mut self, stream: StreamId, slot: usize, out: &mut Vec<Command>) {
+        self.counters.redirects += 1;
+        let slot = &self.slots[slot];
+        out.extend(slot.write_backs.iter().flatten().map(|&event| Command::WaitOnStream { stream, event }));
+    }
+
+    /// Rule 2: the launch that [`Pager::acquire`] prepared is enqueued (or was refused by the driver, which changes nothing).
+    pub fn launched(&mut self, stream: StreamId, hits: &[Hit], verdicts: &[Verdict], out: &mut Vec<Command>) {
+        for (hit, verdict) in hits.iter().zip(verdicts) {
+            let Some(index) = self.slot(hit.unit) else { continue };
+            if *verdict == Verdict::Ready {
+                let event = self.slots[index].reader_event(stream, &mut self.events);
+                out.push(Command::RecordReader { stream, event });
+                let slot = &mut self.slots[index];
+                slot.pins = slot.pins.saturating_sub(1);
+                slot.dirty |= hit.access == Access::Write;
+            } else {
+                let event = self.slots[index].shadow_event(stream, &mut self.events);
+                out.push(Command::RecordReader { stream, event });
+                if hit.access == Access::Write {
+                    self.invalidate(index);
+                }
+            }
+        }
+    }
+
+    /// The unit's owner has returned on `stream`. A held unit's readers may not have shown it: the stream's event moves here.
+    pub fn end_use(&mut self, unit: UnitId, stream: StreamId, out: &mut Vec<Command>) {
+        let Some(index) = self.slot(unit) else { return };
+        if self.slots[index].held {
+            self.slots[index].held = false;
+            let event = self.slots[index].reader_event(stream, &mut self.events);
+            out.push(Command::RecordReader { stream, event });
+        }
+        self.end_slot(index);
+    }
+
+    /// A pass of `model` begins: the expectation moves to its first use, and the model follows the one that ran before.
+    pub fn pass_begin(&mut self, model: ModelId) {
+        if self.orders.enter(model) {
+            self.end_all();
+            self.realign();
+        }
+    }
+
+    /// A pass of `model` ended: all uses have ended, and the model that followed last time is expected.
+    pub fn pass_end(&mut self, model: ModelId) {
+        self.end_all();
+        if self.orders.leave(model) {
+            self.realign();
+        }
+    }
+
+    /// Rule 11: the program destroyed the stream.
+    pub fn forget_stream(&mut self, stream: StreamId) {
+        for slot in &mut self.slots {
+            slot.forget_stream(stream);
+        }
+    }
+
+    /// Rule 12, first half: orders the demand stream behind all users of the unit and writes it back if dirty.
+    /// The caller must let no launch show the unit from here on, and wait for the demand stream. False while the unit is pinned.
+    pub fn evict(&mut self, unit: UnitId, out: &mut Vec<Command>) -> bool {
+        let Some(index) = self.slot(unit) else { return true };
+        if self.slots[index].pins > 0 {
+            return false;
+        }
+        self.guard_shadow(index, CopyStream::Demand, out);
+        self.guard(index, CopyStream::Demand, out);
+        self.slots[index].held = false;
+        self.end_slot(index);
+        self.invalidate(index);
+        true
+    }
+
+    /// Rule 12, second half: the unit has private pages now; no later hit is the pager's.
+    pub fn remove(&mut self, unit: UnitId) {
+        let Some(index) = self.slot(unit) else { return };
+        self.slot_of[unit.0 as usize] = u32::MAX;
+        self.orders.remove(index as u32);
+        self.slots[index].awaiting = false;
+    }
+
+    fn slot(&self, unit: UnitId) -> Option<usize> {
+        match self.slot_of.get(unit.0 as usize) {
+            Some(&slot) if slot != u32::MAX => Some(slot as usize),
+            _ => None,
+        }
+    }
+}

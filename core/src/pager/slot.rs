@@ -1,0 +1,127 @@
+//! What is known of one streamed unit and of one ring page. Who may change what is decided in `load` and in the parent.
+
+use super::events::EventPool;
+use super::{EventId, StreamId};
+use crate::units::UnitId;
+
+/// One physical page of the ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Page {
+    /// Slot whose bytes are here or on their way here.
+    pub(super) occupant: Option<u32>,
+    /// False when the occupant's truth has moved on (rule 7).
+    pub(super) valid: bool,
+}
+
+/// One streamed unit.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) unit: UnitId,
+    pub(super) start: u32,
+    pub(super) pages: u32,
+    /// Ring pages occupied, valid or not; events live as long as this is not zero.
+    pub(super) occupied: u32,
+    /// Ring pages occupied and valid.
+    pub(super) present: u32,
+    pub(super) pins: u32,
+    pub(super) held: bool,
+    /// Prefetched for a coming use.
+    pub(super) awaiting: bool,
+    /// In use: begun and not ended.
+    pub(super) current: bool,
+    pub(super) owner: u32,
+    /// Changed since the shadow was written.
+    pub(super) dirty: bool,
+    pub(super) shown_by: u64,
+    /// Last copy in, on each copy stream.
+    pub(super) copies: [Option<EventId>; 2],
+    /// Streams that wait for those copies already.
+    pub(super) waited: Vec<StreamId>,
+    pub(super) readers: Vec<(StreamId, EventId)>,
+    /// Which copy stream is ordered behind all readers and the other stream's copy.
+    pub(super) guarded: [bool; 2],
+    /// Last write-back, on each copy stream.
+    pub(super) write_backs: [Option<EventId>; 2],
+    /// Launches that were pointed at the shadow.
+    pub(super) shadow_users: Vec<(StreamId, EventId)>,
+    /// Which copy stream is ordered behind all of those.
+    pub(super) shadow_guarded: [bool; 2],
+}
+
+impl Slot {
+    pub(super) fn new(unit: UnitId, start: u32, pages: u32) -> Self {
+        Self {
+            unit,
+            start,
+            pages,
+            occupied: 0,
+            present: 0,
+            pins: 0,
+            held: false,
+            awaiting: false,
+            current: false,
+            owner: u32::MAX,
+            dirty: false,
+            shown_by: 0,
+            copies: [None; 2],
+            waited: Vec::with_capacity(4),
+            readers: Vec::with_capacity(4),
+            guarded: [true; 2],
+            write_backs: [None; 2],
+            shadow_users: Vec::with_capacity(4),
+            shadow_guarded: [true; 2],
+        }
+    }
+
+    pub(super) fn in_place(&self) -> bool {
+        self.present == self.pages
+    }
+
+    /// The event of this stream's last launch that showed the unit; made at its first.
+    pub(super) fn reader_event(&mut self, stream: StreamId, pool: &mut EventPool) -> EventId {
+        self.guarded = [false; 2];
+        event_of(&mut self.readers, stream, pool)
+    }
+
+    /// The event of this stream's last launch that was pointed at the shadow.
+    pub(super) fn shadow_event(&mut self, stream: StreamId, pool: &mut EventPool) -> EventId {
+        self.shadow_guarded = [false; 2];
+        event_of(&mut self.shadow_users, stream, pool)
+    }
+
+    /// Nobody can meet these events any more: the last page went, and whoever took it waits for them.
+    pub(super) fn give_back_events(&mut self, pool: &mut EventPool) {
+        for (_, event) in self.readers.drain(..) {
+            pool.give_back(event);
+        }
+        for copy in &mut self.copies {
+            if let Some(event) = copy.take() {
+                pool.give_back(event);
+            }
+        }
+        self.waited.clear();
+        self.guarded = [true; 2];
+    }
+
+    /// A new stream may get the same handle: it has waited for nothing, and its records must not replace the old one's.
+    pub(super) fn forget_stream(&mut self, stream: StreamId) {
+        self.waited.retain(|s| *s != stream);
+        for list in [&mut self.readers, &mut self.shadow_users] {
+            for entry in list.iter_mut().filter(|entry| entry.0 == stream) {
+                entry.0 = ENDED;
+            }
+        }
+    }
+}
+
+/// Stands for streams that were destroyed; no driver handle has this value.
+const ENDED: StreamId = StreamId(u64::MAX);
+
+fn event_of(list: &mut Vec<(StreamId, EventId)>, stream: StreamId, pool: &mut EventPool) -> EventId {
+    if let Some(&(_, event)) = list.iter().find(|(s, _)| *s == stream) {
+        return event;
+    }
+    let event = pool.take();
+    list.push((stream, event));
+    event
+}
