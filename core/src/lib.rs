@@ -1,2 +1,28 @@
-//! flextensor-core (map to come).
+//! flextensor-core: the decisions, as functions from state and event to state and commands.
+//!
+//! No driver, clock, thread, environment or print is used here; the interposer observes, asks, and performs what it is told.
+//!
+//! | module | decides |
+//! | --- | --- |
+//! | [`units`] | how amounts of memory are read and printed; what units and models are called |
+//! | [`phase`] | when a model moves from DISCOVERY to PROFILING to INFERENCE |
+//! | [`profile`] | what the passes seen so far say about order and time of use |
+//! | [`link`] | how fast copies of a size are |
+//! | [`mod@plan`] | which pages stay and which are streamed |
+//! | `layout` | where in the ring streamed pages lie |
+//! | [`mod@simulate`] | how long passes take under a plan |
+//! | [`pager`] | when a ring page may be read and when it may be overwritten |
+//! | [`error`] | what can be wrong with a question |
 #![forbid(unsafe_code)]
+
+pub mod error;
+mod layout;
+pub mod link;
+pub mod pager;
+pub mod phase;
+pub mod plan;
+pub mod profile;
+pub mod simulate;
+pub mod units;
+
+pub use error::CoreError;

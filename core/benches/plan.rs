@@ -1,0 +1,44 @@
+//! How long a plan takes to make: 80 layers of 9 weights have to stay below 100 ms, 10,000 weights below 1 s.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use flextensor_core::plan::{PassProfile, PlanRequest, UnitInfo, UseInfo, plan};
+use flextensor_core::units::{ModelId, UnitId};
+
+/// A model of equal layers: attention weights small, the others large, some of them not divisible.
+fn request(layers: u32, weights: u32) -> PlanRequest {
+    let units: Vec<UnitInfo> = (0..layers * weights)
+        .map(|at| {
+            let pages = if at % weights < 4 { 8 + u64::from(at % 3) } else { 112 };
+            UnitInfo {
+                id: UnitId(at),
+                name: format!("layers.{}.{}", at / weights, at % weights),
+                bytes: pages * PlanRequest::PAGE_BYTES,
+                pages,
+                splittable: at % 5 != 0,
+                stay: None,
+            }
+        })
+        .collect();
+    let uses = units
+        .iter()
+        .map(|unit| UseInfo { unit: unit.id, compute_ms: 0.02 * unit.pages as f64, owner: unit.id.0 })
+        .collect();
+    let pass = PassProfile { model: ModelId(1), shape: 0, uses, tail_ms: 0.5, resident_ms: 0.0 };
+    let mut request = PlanRequest { units, passes: vec![pass], ..PlanRequest::default() };
+    request.budget = Some(request.total_bytes() / 2);
+    request
+}
+
+fn planning(criterion: &mut Criterion) {
+    for (name, layers, weights) in [("80 layers of 9 weights", 80, 9), ("10,000 weights", 1000, 10)] {
+        let request = request(layers, weights);
+        criterion.bench_function(name, |bencher| bencher.iter(|| plan(&request)));
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().sample_size(10);
+    targets = planning
+}
+criterion_main!(benches);

@@ -1,0 +1,68 @@
+//! Lays the streamed pages of units around the ring in order of first use, and finds units that would collide there.
+//! How many pages each unit streams is `plan`'s decision; when pages are free again is `simulate`'s.
+//!
+//! Because runs follow each other in order of use, the page that is needed next is always the one that was released longest ago. At the end of a pass the ring stands somewhere;
+//! the next pass begins at its fixed first page all the same. What lies between the two is lead that is lost once a pass, so the planner likes rings that a pass goes around a
+//! whole number of times.
+
+use crate::simulate::Course;
+
+/// A run of one unit by its position in the request: `start` is 0 and `pages` is 0 for residents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Run {
+    pub(crate) start: u64,
+    pub(crate) pages: u64,
+}
+
+impl Run {
+    /// The one or two pieces of the ring it covers.
+    pub(crate) fn pieces(self, ring_pages: u64) -> [std::ops::Range<usize>; 2] {
+        let end = self.start + self.pages;
+        if end <= ring_pages {
+            [self.start as usize..end as usize, 0..0]
+        } else {
+            [self.start as usize..ring_pages as usize, 0..(end - ring_pages) as usize]
+        }
+    }
+
+    /// Its chunks of at most `pages` pages, in order.
+    pub(crate) fn parts(self, pages: u64, ring_pages: u64) -> impl Iterator<Item = Run> {
+        (0..self.pages.div_ceil(pages)).map(move |chunk| Run {
+            start: (self.start + chunk * pages) % ring_pages,
+            pages: pages.min(self.pages - chunk * pages),
+        })
+    }
+}
+
+/// Lays all units that stream pages around the ring, from ring page `cursor` on. Every entry of `streamed` is at most `ring_pages`.
+pub(crate) fn lay_runs(course: &Course, streamed: &[u64], ring_pages: u64, cursor: u64) -> Vec<Run> {
+    let mut runs = vec![Run::default(); streamed.len()];
+    let mut next = if ring_pages == 0 { 0 } else { cursor % ring_pages };
+    for &unit in course.first_uses() {
+        let (Some(run), Some(&pages)) = (runs.get_mut(unit), streamed.get(unit)) else { continue };
+        if pages > 0 {
+            *run = Run { start: next, pages };
+            next = (next + pages) % ring_pages;
+        }
+    }
+    runs
+}
+
+/// The first two different units that are held together and share ring pages, if there are any.
+pub(crate) fn first_conflict(course: &Course, runs: &[Run], ring_pages: u64) -> Option<(usize, usize)> {
+    // Every page remembers the last group and unit that claimed it, so that no pair of units has to be compared.
+    let mut claims = vec![(usize::MAX, usize::MAX); ring_pages as usize];
+    for (number, group) in course.groups().enumerate() {
+        for unit in group {
+            for piece in runs.get(unit).copied().unwrap_or_default().pieces(ring_pages) {
+                for claim in claims.get_mut(piece).unwrap_or_default() {
+                    if claim.0 == number && claim.1 != unit {
+                        return Some((claim.1, unit));
+                    }
+                    *claim = (number, unit);
+                }
+            }
+        }
+    }
+    None
+}

@@ -1,0 +1,187 @@
+//! From observed passes to what the planner reads: order of use, compute times, one [`PassProfile`] for each model and shape.
+//! Measuring belongs to the interposer; whether a pass is to be recorded is `phase`'s word.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::plan::{PassProfile, UseInfo};
+use crate::units::{ModelId, UnitId};
+
+/// Passes kept for each model and shape; older ones are forgotten.
+pub const KEPT_PASSES: usize = 1024;
+
+/// A sample further than this many median deviations from the median is an outlier.
+const OUTLIER_DEVIATIONS: f64 = 5.0;
+/// Deviations below this part of the median never make an outlier: measured passes always differ by a little.
+const OUTLIER_FLOOR: f64 = 0.05;
+
+/// One pass as it was observed. Fill it in order of use, then hand it to [`ProfileCollector::add`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct PassRecord {
+    model: ModelId,
+    shape: u64,
+    timed: bool,
+    uses: Vec<(UnitId, u32)>,
+    times_ms: Vec<f64>,
+    tail_ms: f64,
+}
+
+impl PassRecord {
+    /// A pass whose times are to be kept.
+    #[must_use]
+    pub fn timed(model: ModelId, shape: u64) -> Self {
+        PassRecord { model, shape, timed: true, uses: Vec::new(), times_ms: Vec::new(), tail_ms: 0.0 }
+    }
+
+    /// A pass that only shows the order of use (DISCOVERY, capture, suspended recording).
+    #[must_use]
+    pub fn order_only(model: ModelId, shape: u64) -> Self {
+        PassRecord { timed: false, ..PassRecord::timed(model, shape) }
+    }
+
+    /// The next use: its unit, its owner, and the milliseconds from the end of the previous use to the end of this one.
+    pub fn record(&mut self, unit: UnitId, owner: u32, elapsed_ms: f64) {
+        self.uses.push((unit, owner));
+        self.times_ms.push(elapsed_ms);
+    }
+
+    /// The end of the pass, and the milliseconds since the end of the last use.
+    #[must_use]
+    pub fn finish(mut self, tail_ms: f64) -> Self {
+        self.tail_ms = tail_ms;
+        self
+    }
+
+    fn total_ms(&self) -> f64 {
+        self.times_ms.iter().sum::<f64>() + self.tail_ms
+    }
+}
+
+/// What one model and shape has shown so far.
+#[derive(Debug, Clone, Default)]
+struct ShapeHistory {
+    passes: u64,
+    kept: VecDeque<PassRecord>,
+}
+
+/// Collects passes by model and shape.
+#[derive(Debug, Clone, Default)]
+pub struct ProfileCollector {
+    shapes: BTreeMap<(ModelId, u64), ShapeHistory>,
+}
+
+impl ProfileCollector {
+    /// An empty collector.
+    #[must_use]
+    pub fn new() -> Self {
+        ProfileCollector::default()
+    }
+
+    /// Takes one finished pass.
+    pub fn add(&mut self, pass: PassRecord) {
+        let history = self.shapes.entry((pass.model, pass.shape)).or_default();
+        history.passes += 1;
+        if history.kept.len() == KEPT_PASSES {
+            history.kept.pop_front();
+        }
+        history.kept.push_back(pass);
+    }
+
+    /// Forgets all times; orders of use stay known.
+    pub fn clear_durations(&mut self) {
+        for history in self.shapes.values_mut() {
+            for pass in &mut history.kept {
+                pass.timed = false;
+            }
+        }
+    }
+
+    /// Forgets a model.
+    pub fn forget(&mut self, model: ModelId) {
+        self.shapes.retain(|(owner, _), _| *owner != model);
+    }
+
+    /// Timed passes of a model in one shape that are kept.
+    #[must_use]
+    pub fn timed_passes(&self, model: ModelId, shape: u64) -> usize {
+        self.shapes.get(&(model, shape)).map_or(0, |h| h.kept.iter().filter(|p| p.timed).count())
+    }
+
+    /// The profile that a plan for this model is made from: its most frequent shape (of equally frequent ones the smallest hash). Shapes that were timed go before
+    /// shapes that were not. None before any pass.
+    #[must_use]
+    pub fn profile(&self, model: ModelId) -> Option<PassProfile> {
+        let ((_, shape), history) = self.of(model).max_by_key(|((_, shape), history)| {
+            (history.kept.iter().any(|p| p.timed), history.passes, std::cmp::Reverse(*shape))
+        })?;
+        Some(history.profile(model, *shape))
+    }
+
+    /// The profiles of all shapes of a model, by shape.
+    #[must_use]
+    pub fn profiles(&self, model: ModelId) -> Vec<PassProfile> {
+        self.of(model).map(|((_, shape), history)| history.profile(model, *shape)).collect()
+    }
+
+    fn of(&self, model: ModelId) -> impl Iterator<Item = (&(ModelId, u64), &ShapeHistory)> {
+        self.shapes.range((model, 0)..=(model, u64::MAX))
+    }
+}
+
+impl ShapeHistory {
+    fn profile(&self, model: ModelId, shape: u64) -> PassProfile {
+        let order = self.usual_order();
+        let timed: Vec<&PassRecord> =
+            self.kept.iter().filter(|pass| pass.timed && pass.uses == order).collect();
+        let totals: Vec<f64> = timed.iter().map(|pass| pass.total_ms()).collect();
+        let usual: Vec<&PassRecord> = timed
+            .iter()
+            .zip(within_usual(&totals))
+            .filter_map(|(pass, keep)| keep.then_some(*pass))
+            .collect();
+        let uses = order
+            .iter()
+            .enumerate()
+            .map(|(at, &(unit, owner))| {
+                let times = usual.iter().filter_map(|pass| pass.times_ms.get(at).copied()).collect();
+                UseInfo { unit, compute_ms: median(times), owner }
+            })
+            .collect();
+        PassProfile {
+            model,
+            shape,
+            uses,
+            tail_ms: median(usual.iter().map(|pass| pass.tail_ms).collect()),
+            resident_ms: median(usual.iter().map(|pass| pass.total_ms()).collect()),
+        }
+    }
+
+    /// The order of use that most kept passes showed; timed passes count before the others, later ones before earlier ones.
+    fn usual_order(&self) -> Vec<(UnitId, u32)> {
+        let mut seen: BTreeMap<&[(UnitId, u32)], (usize, usize, usize)> = BTreeMap::new();
+        for (at, pass) in self.kept.iter().enumerate() {
+            let entry = seen.entry(&pass.uses).or_default();
+            *entry = (entry.0 + usize::from(pass.timed), entry.1 + 1, at);
+        }
+        seen.into_iter().max_by_key(|(_, rank)| *rank).map(|(order, _)| order.to_vec()).unwrap_or_default()
+    }
+}
+
+/// For each sample, whether it is no outlier. Samples that are not numbers are outliers.
+fn within_usual(samples: &[f64]) -> Vec<bool> {
+    let middle = median(samples.to_vec());
+    let deviation = median(samples.iter().map(|s| (s - middle).abs()).collect());
+    let allowed = (OUTLIER_DEVIATIONS * deviation).max(OUTLIER_FLOOR * middle.abs());
+    samples.iter().map(|s| (s - middle).abs() <= allowed).collect()
+}
+
+/// The middle of the finite samples (the mean of the two middle ones); 0 when there is none.
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.retain(|s| s.is_finite());
+    samples.sort_by(f64::total_cmp);
+    let half = samples.len() / 2;
+    match (samples.get(half), half.checked_sub(1).and_then(|i| samples.get(i))) {
+        (Some(upper), Some(lower)) if samples.len().is_multiple_of(2) => (lower + upper) / 2.0,
+        (Some(middle), _) => *middle,
+        (None, _) => 0.0,
+    }
+}
