@@ -1,1 +1,23 @@
-//! flextensor._native (map to come).
+//! `flextensor._native`: what the Python package needs from Rust.
+//!
+//! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks, [`shape`] tells forwards
+//! apart. Which modules and tensors matter is decided in `python/flextensor/`; what happens to them, in the interposer.
+
+mod bridge;
+mod calls;
+mod marks;
+mod shape;
+
+/// The whole surface of the module, as `python/flextensor/_native.pyi` describes it.
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::calls::{
+        arena, config_json, connect, model_begin, model_drop, model_end, model_owner, model_weight, phase,
+        report_json, silence, wants, weight_private,
+    };
+    #[pymodule_export]
+    use crate::marks::{Mark, PassHook, SearchHook, inside_a_pass, pass_begin, pass_end};
+    #[pymodule_export]
+    use crate::shape::{hash_inputs, set_tensor_type};
+}

@@ -1,0 +1,104 @@
+//! The plain calls of the C interface as Python functions.
+//!
+//! Return codes are passed on as they are (docs/c-api.md names them); what they mean for a model is decided in Python.
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use crate::bridge::{self, Table, Text};
+
+/// The code of a call that was not possible: nothing is preloaded here, or the hook is silent.
+const NOT_POSSIBLE: i32 = -1;
+
+fn table() -> PyResult<&'static Table> {
+    bridge::table().map_err(PyRuntimeError::new_err)
+}
+
+/// Raises RuntimeError with the reason when no usable libflextensor.so is preloaded.
+#[pyfunction]
+pub(crate) fn connect() -> PyResult<()> {
+    table().map(|_| ())
+}
+
+/// No call goes out any more; for forked children and after an error of ours.
+#[pyfunction]
+pub(crate) fn silence() {
+    bridge::silence();
+}
+
+/// The phase number; -1 when switched off or not preloaded.
+#[pyfunction]
+pub(crate) fn phase() -> i32 {
+    bridge::table().map_or(NOT_POSSIBLE, Table::phase)
+}
+
+/// Begins the naming of a model and returns its id; 0 when refused.
+#[pyfunction]
+pub(crate) fn model_begin(name: &str) -> PyResult<u64> {
+    Ok(table()?.model_begin(&Text::new(name)))
+}
+
+/// Names an owner; `trap` is the index of its trap or -1.
+#[pyfunction]
+pub(crate) fn model_owner(model: u64, owner: u32, path: &str, class_name: &str, trap: i32) -> PyResult<i32> {
+    Ok(table()?.model_owner(model, owner, &Text::new(path), &Text::new(class_name), trap))
+}
+
+/// Names the storage of a weight: `address` and `nbytes` of the whole storage.
+#[pyfunction]
+pub(crate) fn model_weight(
+    model: u64,
+    name: &str,
+    address: u64,
+    nbytes: u64,
+    owner: u32,
+    flags: u32,
+) -> PyResult<i32> {
+    Ok(table()?.model_weight(model, &Text::new(name), address, nbytes, owner, flags))
+}
+
+/// Ends the naming of a model; other Python threads run meanwhile.
+#[pyfunction]
+pub(crate) fn model_end(py: Python<'_>, model: u64) -> PyResult<i32> {
+    let table = table()?;
+    Ok(py.detach(|| table.model_end(model)))
+}
+
+/// The program let the model go: its ranges become private; other Python threads run meanwhile.
+#[pyfunction]
+pub(crate) fn model_drop(py: Python<'_>, model: u64) {
+    if let Ok(table) = bridge::table() {
+        py.detach(|| table.model_drop(model));
+    }
+}
+
+/// Gives the weight at `address` private pages for good; other Python threads run meanwhile.
+#[pyfunction]
+pub(crate) fn weight_private(py: Python<'_>, address: u64) -> i32 {
+    bridge::table().map_or(NOT_POSSIBLE, |table| py.detach(|| table.weight_private(address)))
+}
+
+/// The events that a model wants now: 1 owners, 2 traps, 4 owners of stacked experts.
+#[pyfunction]
+pub(crate) fn wants(model: u64) -> u32 {
+    bridge::table().map_or(0, |table| table.wants(model))
+}
+
+/// The effective configuration as JSON text.
+#[pyfunction]
+pub(crate) fn config_json() -> PyResult<String> {
+    Ok(table()?.config_json())
+}
+
+/// The run report as JSON text.
+#[pyfunction]
+pub(crate) fn report_json(py: Python<'_>) -> PyResult<String> {
+    let table = table()?;
+    Ok(py.detach(|| table.report_json()))
+}
+
+/// First address and length in bytes of the managed address range; zeros while there is none.
+#[pyfunction]
+pub(crate) fn arena() -> PyResult<(u64, u64)> {
+    Ok(table()?.arena())
+}
