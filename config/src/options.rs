@@ -1,0 +1,542 @@
+//! The option table: one row for each option, and nothing about an option is said anywhere else.
+//!
+//! Parsing, error texts, `default.toml` and `docs/options.md` are made or checked from these rows. How a text becomes
+//! a value is left to `value`, rules between two options to `rules`.
+
+use crate::choices::{
+    LogLevel, MemoryMode, OffloadTiming, PiecewisePrefetch, PinnedMemoryMode, ProfileMode, Replan,
+    STRATEGY_NAMES, TransferMode,
+};
+
+/// What values an option takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// A switch.
+    Bool,
+    /// A whole number, at least `min` and at most `u32::MAX`.
+    Int {
+        /// Smallest allowed value.
+        min: u32,
+    },
+    /// A number above `above` (or equal to it if `inclusive`), at most `most`.
+    Float {
+        /// Lower end of the range.
+        above: f64,
+        /// Whether `above` itself is allowed.
+        inclusive: bool,
+        /// Largest allowed value.
+        most: f64,
+    },
+    /// One word of a list.
+    Choice(&'static [&'static str]),
+    /// Any text that is not blank.
+    Text,
+    /// Patterns that select modules and parameters.
+    Patterns,
+    /// A size: bytes, or a number with a unit.
+    Bytes,
+    /// A size, or a percentage of a total that is known later.
+    Amount,
+    /// A size or percentage for every GPU, or one for each GPU by its index.
+    Budget,
+}
+
+/// Whether setting an option has an effect in this version.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Support {
+    /// It does what its doc line says.
+    Supported,
+    /// Any value but the default is refused; the text names what it waits for.
+    Later(&'static str),
+    /// Only these values are refused; the text names what they wait for.
+    ValuesLater(&'static [&'static str], &'static str),
+}
+
+/// One option.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Name in files, keywords and [`crate::Config`].
+    pub key: &'static str,
+    /// What values it takes.
+    pub kind: Kind,
+    /// The default as a text of the same form that the environment takes; `None` = no value.
+    pub default: Option<&'static str>,
+    /// Whether "no value" (none, null, an empty text) may be given.
+    pub optional: bool,
+    /// First version that knows the option.
+    pub since: &'static str,
+    /// One line for people.
+    pub doc: &'static str,
+    /// Whether it has an effect now.
+    pub support: Support,
+}
+
+impl Row {
+    /// Name of the environment variable: `FT_` and the key in upper case.
+    pub fn env_name(&self) -> String {
+        format!("FT_{}", self.key.to_ascii_uppercase())
+    }
+
+    /// Says which values are allowed, in the words used by errors and by the documentation.
+    pub fn allowed(&self) -> String {
+        let values = match self.kind {
+            Kind::Bool => "true or false (also 1/0, yes/no, y/n, on/off)".to_owned(),
+            Kind::Int { min } => format!("a whole number, {min} or more"),
+            Kind::Float { above, inclusive, most } => {
+                let low = if inclusive { format!("{above} or more") } else { format!("above {above}") };
+                if most.is_finite() {
+                    format!("a number, {low} and at most {most}")
+                } else {
+                    format!("a number, {low}")
+                }
+            }
+            Kind::Choice(words) => format!("one of {}", words.join(", ")),
+            Kind::Text => "a text that is not blank".to_owned(),
+            Kind::Patterns => "a list of <glob>, name:<glob> or class:<glob>".to_owned(),
+            Kind::Bytes => "bytes above 0, as 1048576, 8GiB or 24 GB".to_owned(),
+            Kind::Amount => "bytes above 0 as 8GiB or 24 GB, or a percentage as 60%".to_owned(),
+            Kind::Budget => {
+                "bytes above 0 as 8GiB or 24 GB, a percentage as 60%, or one for each GPU as 0:8GiB,1:16GiB"
+                    .to_owned()
+            }
+        };
+        if self.optional { format!("{values}; or none") } else { values }
+    }
+}
+
+/// Rows that belong together on a page.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// Heading of the group.
+    pub title: &'static str,
+    /// Its options, in the order in which they are documented.
+    pub rows: &'static [Row],
+}
+
+/// Every option of every group.
+pub fn all() -> impl Iterator<Item = &'static Row> {
+    GROUPS.iter().flat_map(|group| group.rows)
+}
+
+/// The row of a key, if there is such an option.
+pub fn find(key: &str) -> Option<&'static Row> {
+    all().find(|row| row.key == key)
+}
+
+const fn row(
+    key: &'static str,
+    kind: Kind,
+    default: &'static str,
+    since: &'static str,
+    doc: &'static str,
+    support: Support,
+) -> Row {
+    Row { key, kind, default: Some(default), optional: false, since, doc, support }
+}
+
+const fn unset(
+    key: &'static str,
+    kind: Kind,
+    since: &'static str,
+    doc: &'static str,
+    support: Support,
+) -> Row {
+    Row { key, kind, default: None, optional: true, since, doc, support }
+}
+
+use Support::{Later, Supported, ValuesLater};
+
+const POSITIVE: Kind = Kind::Float { above: 0.0, inclusive: false, most: f64::INFINITY };
+const NOT_NEGATIVE: Kind = Kind::Float { above: 0.0, inclusive: true, most: f64::INFINITY };
+const FRACTION: Kind = Kind::Float { above: 0.0, inclusive: false, most: 1.0 };
+
+const PYTHON_INTERFACE: &str = "the Python interface";
+const SHARED_SESSIONS: &str = "sessions that share host memory between processes";
+const STRATEGIES: &str = "strategies by name";
+const SAVED_PROFILES: &str = "saved profiles";
+const DIAGNOSTICS: &str = "the diagnostic tables";
+
+/// The table.
+pub static GROUPS: &[Group] = &[
+    Group { title: "Core", rows: CORE },
+    Group { title: "GPU memory", rows: GPU_MEMORY },
+    Group { title: "Host memory", rows: HOST_MEMORY },
+    Group { title: "Phases and profiles", rows: PHASES },
+    Group { title: "Planning and transfers", rows: PLANNING },
+    Group { title: "Messages and diagnosis", rows: DIAGNOSIS },
+];
+
+static CORE: &[Row] = &[
+    row(
+        "enabled",
+        Kind::Bool,
+        "true",
+        "0.1.0",
+        "Master switch. Off = the program runs exactly as without us.",
+        Supported,
+    ),
+    row(
+        "gpu_device",
+        Kind::Int { min: 0 },
+        "0",
+        "0.1.0",
+        "GPU that an offload manager works on.",
+        Later(PYTHON_INTERFACE),
+    ),
+    unset(
+        "include_patterns",
+        Kind::Patterns,
+        "0.1.0",
+        "Modules and parameters that may be streamed. Unset = repeated blocks are found automatically when the library is \
+         preloaded, and [\"*\"] (one unit for each top-level child) in the Python interface.",
+        Supported,
+    ),
+    row(
+        "exclude_patterns",
+        Kind::Patterns,
+        "",
+        "0.1.0",
+        "Modules and parameters that stay on the GPU; applied after include_patterns.",
+        Supported,
+    ),
+];
+
+static GPU_MEMORY: &[Row] = &[
+    unset(
+        "max_gpu_mem",
+        Kind::Budget,
+        "0.1.0",
+        "Most GPU memory that weights may hold, residents and ring together.",
+        Supported,
+    ),
+    unset(
+        "max_gpu_mem_fraction",
+        FRACTION,
+        "0.1.0",
+        "The same budget as a fraction of the GPU's total memory. If max_gpu_mem is set too, both must say the same.",
+        Supported,
+    ),
+    unset(
+        "gpu_limit",
+        Kind::Budget,
+        "0.1.0",
+        "Most GPU memory that the whole process may hold.",
+        Later("the process limit"),
+    ),
+    row(
+        "mode",
+        Kind::Choice(MemoryMode::NAMES),
+        "auto",
+        "0.1.0",
+        "auto = keep the budget if one is set; fit = find a budget that fits the GPU; latency = no budget.",
+        ValuesLater(&["fit"], "automatic fitting"),
+    ),
+    row(
+        "managed_min_bytes",
+        Kind::Bytes,
+        "10MiB",
+        "0.1.0",
+        "Smallest driver allocation that is managed; smaller ones go to the driver untouched.",
+        Supported,
+    ),
+    unset(
+        "ring_bytes",
+        Kind::Bytes,
+        "0.1.0",
+        "Size of the ring of shared GPU pages, instead of the planned one. For experts.",
+        Supported,
+    ),
+];
+
+static HOST_MEMORY: &[Row] = &[
+    unset(
+        "host_mem_limit",
+        Kind::Amount,
+        "0.1.0",
+        "Most host memory that may be pinned for streamed weights; a percentage is of the machine's memory.",
+        Supported,
+    ),
+    row(
+        "pinned_memory",
+        Kind::Bool,
+        "true",
+        "0.1.0",
+        "Keep streamed weights in pinned host memory; off = pageable memory, slow.",
+        Later("pageable staging"),
+    ),
+    row(
+        "pinned_memory_mode",
+        Kind::Choice(PinnedMemoryMode::NAMES),
+        "torch",
+        "0.1.0",
+        "How the Python interface pins a tensor. The runtime's own arena is the same in both modes.",
+        Supported,
+    ),
+    row(
+        "shm_enabled",
+        Kind::Bool,
+        "false",
+        "0.1.0",
+        "Keep streamed weights in POSIX shared memory.",
+        Later(SHARED_SESSIONS),
+    ),
+    unset(
+        "shm_namespace",
+        Kind::Text,
+        "0.1.0",
+        "Base name of the shared memory; needed when shm_enabled is on.",
+        Later(SHARED_SESSIONS),
+    ),
+    row(
+        "shm_wait_timeout",
+        NOT_NEGATIVE,
+        "0.0",
+        "0.1.0",
+        "Seconds that a follower waits for the creator; 0 = no limit.",
+        Later(SHARED_SESSIONS),
+    ),
+];
+
+static PHASES: &[Row] = &[
+    row(
+        "discovery_iters",
+        Kind::Int { min: 0 },
+        "1",
+        "0.1.0",
+        "Passes that learn which weights are used, and in what order.",
+        Supported,
+    ),
+    row(
+        "profiling_iters",
+        Kind::Int { min: 0 },
+        "10",
+        "0.1.0",
+        "Passes that measure times; 0 counts as 1.",
+        Supported,
+    ),
+    row(
+        "skip_discovery",
+        Kind::Bool,
+        "false",
+        "0.1.0",
+        "Start with profiling; use is derived from the modules.",
+        Supported,
+    ),
+    row(
+        "replan",
+        Kind::Choice(Replan::NAMES),
+        "auto",
+        "0.1.0",
+        "auto = a new plan may be made when times or order drift; off = the first plan stays.",
+        Supported,
+    ),
+    row(
+        "profile_mode",
+        Kind::Choice(ProfileMode::NAMES),
+        "view",
+        "0.1.0",
+        "How weights are put in place while profiling. torch_function needs transfer_mode = strategy.",
+        Later(PYTHON_INTERFACE),
+    ),
+    unset(
+        "profile_storage_dir",
+        Kind::Text,
+        "0.1.0",
+        "Folder in which profiles are kept between runs.",
+        Later(SAVED_PROFILES),
+    ),
+    row(
+        "profile_read_only",
+        Kind::Bool,
+        "false",
+        "0.1.0",
+        "Load profiles, never save them.",
+        Later(SAVED_PROFILES),
+    ),
+    row(
+        "external_compile",
+        Kind::Bool,
+        "false",
+        "0.1.0",
+        "Use forwards that torch.compile can trace through. Needs a block transfer mode.",
+        Later(PYTHON_INTERFACE),
+    ),
+];
+
+static PLANNING: &[Row] = &[
+    unset(
+        "load_strategy",
+        Kind::Choice(STRATEGY_NAMES),
+        "0.1.0",
+        "Planning strategy by name; unset = our planner.",
+        Later(STRATEGIES),
+    ),
+    row(
+        "transfer_budget_scale",
+        POSITIVE,
+        "1.0",
+        "0.1.0",
+        "Multiplies the time that a strategy grants to copies.",
+        Later(STRATEGIES),
+    ),
+    row(
+        "transfer_mode",
+        Kind::Choice(TransferMode::NAMES),
+        "allocation_block_transfer",
+        "0.1.0",
+        "How the Python interface describes transfers; the two block modes are the same ring.",
+        Later(PYTHON_INTERFACE),
+    ),
+    row(
+        "num_blocks",
+        Kind::Int { min: 2 },
+        "4",
+        "0.1.0",
+        "Most blocks (of the largest unit) that the ring may hold.",
+        Later(STRATEGIES),
+    ),
+    row(
+        "min_blocks",
+        Kind::Int { min: 2 },
+        "4",
+        "0.1.0",
+        "Fewest blocks that the ring may hold; at most num_blocks.",
+        Later(STRATEGIES),
+    ),
+    row(
+        "piecewise_prefetch",
+        Kind::Choice(PiecewisePrefetch::NAMES),
+        "warn",
+        "0.1.0",
+        "What happens when the end of a captured piece must wait for copies.",
+        Later("piecewise graph capture"),
+    ),
+];
+
+static DIAGNOSIS: &[Row] = &[
+    row(
+        "log",
+        Kind::Choice(LogLevel::NAMES),
+        "notice",
+        "0.1.0",
+        "Least severe message that is shown. notice adds one summary line to warnings and errors.",
+        Supported,
+    ),
+    unset(
+        "report",
+        Kind::Text,
+        "0.1.0",
+        "File that the run report (JSON) is written to when the process ends.",
+        Supported,
+    ),
+    row(
+        "check",
+        Kind::Bool,
+        "false",
+        "0.1.0",
+        "Verify the runtime's own promises while running; slow.",
+        Later("the check mode"),
+    ),
+    row(
+        "enable_diagnostics",
+        Kind::Bool,
+        "false",
+        "0.1.0",
+        "Log transfer, duration and block tables after planning.",
+        Later(DIAGNOSTICS),
+    ),
+    row(
+        "enable_instrumentation",
+        Kind::Bool,
+        "false",
+        "0.1.0",
+        "Write the arguments of each component to instrumentation_output_dir.",
+        Later(DIAGNOSTICS),
+    ),
+    row(
+        "instrumentation_output_dir",
+        Kind::Text,
+        ".flextensor/instrumentation",
+        "0.1.0",
+        "Folder for enable_instrumentation.",
+        Later(DIAGNOSTICS),
+    ),
+    row(
+        "offload_timing",
+        Kind::Choice(OffloadTiming::NAMES),
+        "off",
+        "0.1.0",
+        "Measure transfer, compute and wait times of each pass. Needs a block transfer mode.",
+        Later("timing reports"),
+    ),
+];
+
+/// Names that were options once, with the version that dropped them. As variables and in files they only warn.
+pub static REMOVED: &[(&str, &str)] = &[
+    ("release_tensors", "0.2.0"),
+    ("enable_direct_mode", "0.2.0"),
+    ("enable_tracing", "0.2.0"),
+    ("rearrange_transfers", "0.2.0"),
+    ("compute_transfer_gap", "0.2.0"),
+    ("enable_untraced_tensor_discovery", "0.2.0"),
+    ("enable_module_tracker", "0.2.0"),
+    ("warmup_iters", "0.4.0"),
+    ("profile_iters", "0.4.0"),
+];
+
+/// The variable that names the configuration file.
+pub const FILE_VARIABLE: &str = "FT_CONFIG_FILE";
+
+/// Variables that begin so belong to the vLLM worker and are left to it.
+pub const VLLM_PREFIX: &str = "FT_VLLM_";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::value::{Raw, convert};
+
+    #[test]
+    fn every_key_and_removed_name_stands_once() {
+        let names: Vec<&str> =
+            all().map(|row| row.key).chain(REMOVED.iter().map(|(name, _)| *name)).collect();
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    }
+
+    #[test]
+    fn every_default_is_an_allowed_value() {
+        for row in all() {
+            if let Some(text) = row.default {
+                assert!(convert(row, &Raw::Text(text.to_owned())).is_ok(), "{}", row.key);
+            } else {
+                assert!(row.optional, "{}", row.key);
+            }
+        }
+    }
+
+    #[test]
+    fn doc_lines_are_sentences_on_one_line() {
+        for row in all() {
+            assert!(
+                row.doc.ends_with('.') && !row.doc.contains('\n') && !row.doc.contains("  "),
+                "{}",
+                row.key
+            );
+        }
+    }
+
+    #[test]
+    fn values_that_wait_are_values_of_the_option() {
+        for row in all() {
+            if let (ValuesLater(values, _), Kind::Choice(words)) = (row.support, row.kind) {
+                assert!(values.iter().all(|value| words.contains(value)), "{}", row.key);
+            }
+        }
+    }
+
+    #[test]
+    fn the_variable_is_the_key_in_upper_case() {
+        assert_eq!(find("max_gpu_mem").map(Row::env_name).as_deref(), Some("FT_MAX_GPU_MEM"));
+    }
+}
