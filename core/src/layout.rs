@@ -48,21 +48,23 @@ pub(crate) fn lay_runs(course: &Course, streamed: &[u64], ring_pages: u64, curso
     runs
 }
 
-/// The first two different units that are held together and share ring pages, if there are any.
-pub(crate) fn first_conflict(course: &Course, runs: &[Run], ring_pages: u64) -> Option<(usize, usize)> {
+/// Pairs of different units that are held together and share ring pages; each unit appears once as the second of a pair.
+pub(crate) fn conflicts(course: &Course, runs: &[Run], ring_pages: u64) -> Vec<(usize, usize)> {
+    let mut found: Vec<(usize, usize)> = Vec::new();
     // Every page remembers the last group and unit that claimed it, so that no pair of units has to be compared.
     let mut claims = vec![(usize::MAX, usize::MAX); ring_pages as usize];
     for (number, group) in course.groups().enumerate() {
         for unit in group {
             for piece in runs.get(unit).copied().unwrap_or_default().pieces(ring_pages) {
                 for claim in claims.get_mut(piece).unwrap_or_default() {
-                    if claim.0 == number && claim.1 != unit {
-                        return Some((claim.1, unit));
+                    let (group, first) = *claim;
+                    if group == number && first != unit && found.iter().all(|(_, second)| *second != unit) {
+                        found.push((first, unit));
                     }
                     *claim = (number, unit);
                 }
             }
         }
     }
-    None
+    found
 }

@@ -237,6 +237,8 @@ impl Plan {
     }
 }
 
+mod assemble;
+mod fill;
 mod search;
 
 /// Makes the plan for a request.

@@ -78,7 +78,7 @@ pub fn simulate(request: &PlanRequest, plan: &Plan, with_timeline: bool) -> Resu
             *slot = Run { start: run.start % plan.ring_pages.max(1), pages: run.pages };
         }
     }
-    if let Some((first, second)) = layout::first_conflict(&course, &runs, plan.ring_pages) {
+    if let Some((first, second)) = layout::conflicts(&course, &runs, plan.ring_pages).first().copied() {
         return Err(CoreError::HeldTogetherOverlap {
             first: course.id(first),
             second: course.id(second),
@@ -245,7 +245,7 @@ impl Course {
             .map(|group| group.iter().map(|used| used.unit).collect())
     }
 
-    /// Runs the course until it is steady. The runs must be free of conflicts ([`layout::first_conflict`]).
+    /// Runs the course until it is steady. The runs must be free of conflicts ([`layout::conflicts`]).
     pub(crate) fn run(&self, track: &Track<'_>, runs: &[Run], with_timeline: bool) -> Simulation {
         let copies = self.copies(track, runs);
         let mut clock = Clock::new(self.uses.len(), copies.chunks.len());

@@ -1,0 +1,258 @@
+//! Spreads a number of streamed pages over the units: water-filling.
+//! Which numbers are worth trying, and on which ring, is decided in `search`.
+//!
+//! Every group of uses that are held together streams at most `cap` pages, because the ring must hold the largest group at once: filling all groups to one level keeps the ring smallest
+//! and spreads the copying over the pass. A second limit follows time: a unit streams at most `pace` times the pages that the link carries while the unit computes, which keeps the
+//! link from falling behind in stretches of the pass that compute little.
+
+use crate::plan::PlanRequest;
+use crate::simulate::Course;
+
+/// What could be streamed at all.
+#[derive(Debug, Clone)]
+pub(super) struct Stock {
+    units: Vec<StockUnit>,
+    /// Units in order of first use.
+    order: Vec<usize>,
+    /// Streamable units of every group, without repetition; groups without any are left out.
+    groups: Vec<Vec<usize>>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct StockUnit {
+    pages: u64,
+    splittable: bool,
+    /// Pages that the link carries while this unit computes.
+    window: f64,
+    /// Groups it belongs to.
+    groups: usize,
+}
+
+/// The limits of one filling.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Limits {
+    /// Most streamed pages of a group.
+    pub(super) cap: u64,
+    /// Most streamed pages of a divisible unit, as a multiple of its window.
+    pub(super) pace: f64,
+}
+
+impl Limits {
+    /// Only a cap.
+    pub(super) fn cap(cap: u64) -> Self {
+        Limits { cap, pace: f64::INFINITY }
+    }
+}
+
+impl Stock {
+    /// What the request allows to be streamed, without the units that `kept` names.
+    pub(super) fn new(request: &PlanRequest, course: &Course, kept: &[usize]) -> Self {
+        let mut units: Vec<StockUnit> = request
+            .units
+            .iter()
+            .map(|unit| StockUnit {
+                pages: if unit.stay.is_none() { unit.pages } else { 0 },
+                splittable: unit.splittable,
+                ..StockUnit::default()
+            })
+            .collect();
+        for &unit in kept {
+            if let Some(unit) = units.get_mut(unit) {
+                unit.pages = 0;
+            }
+        }
+        let pages_per_ms = request.link.peak_bytes_per_ms() / request.page_bytes as f64;
+        for (unit, ms) in course.uses() {
+            if let Some(unit) = units.get_mut(unit) {
+                unit.window += ms * pages_per_ms;
+            }
+        }
+        let mut groups = Vec::new();
+        for mut group in course.groups() {
+            group.sort_unstable();
+            group.dedup();
+            group.retain(|&unit| units.get(unit).is_some_and(|unit| unit.pages > 0));
+            for &unit in &group {
+                if let Some(unit) = units.get_mut(unit) {
+                    unit.groups += 1;
+                }
+            }
+            if !group.is_empty() {
+                groups.push(group);
+            }
+        }
+        Stock { units, order: course.first_uses().to_vec(), groups }
+    }
+
+    /// Units that belong to more than one group: they are copied more than once a pass, and only they can collide in the ring.
+    pub(super) fn shared_units(&self) -> Vec<usize> {
+        (0..self.units.len()).filter(|&unit| self.is_shared(unit)).collect()
+    }
+
+    /// Whether a unit belongs to more than one group.
+    pub(super) fn is_shared(&self, unit: usize) -> bool {
+        self.unit(unit).groups > 1
+    }
+
+    /// A pace that holds back no unit that computes at all.
+    pub(super) fn fastest_pace(&self) -> f64 {
+        let paces =
+            self.units.iter().filter(|unit| unit.window > 0.0).map(|unit| unit.pages as f64 / unit.window);
+        paces.filter(|pace| pace.is_finite()).fold(0.0, f64::max) * 1.001
+    }
+
+    /// Lengths of the ring at which something more fits: the sizes of groups and of what is not divisible, ascending, at most `most` of them, the largest among them.
+    pub(super) fn breakpoints(&self, most: usize) -> Vec<u64> {
+        let groups = self.groups.iter().map(|group| group.iter().map(|&unit| self.unit(unit).pages).sum());
+        let units = self.units.iter().filter(|unit| unit.groups > 0).map(|unit| unit.pages);
+        let mut points: Vec<u64> = groups.chain(units).collect();
+        points.sort_unstable();
+        points.dedup();
+        let step = points.len().div_ceil(most).max(1);
+        // Counted from the largest, because the largest saves most.
+        let mut points: Vec<u64> = points.into_iter().rev().step_by(step).collect();
+        points.reverse();
+        points
+    }
+
+    /// Streamed pages of every unit when all are filled up to the limits.
+    pub(super) fn level(&self, limits: Limits) -> Vec<u64> {
+        let mut streamed: Vec<u64> = self.units.iter().map(|unit| unit.wanted(limits.pace)).collect();
+        for group in &self.groups {
+            match group.as_slice() {
+                [single] => {
+                    if let (Some(slot), unit) = (streamed.get_mut(*single), self.unit(*single)) {
+                        *slot = unit.allowed((*slot).min(unit.pages), limits.cap);
+                    }
+                }
+                several => self.share(several, limits.cap, &mut streamed),
+            }
+        }
+        for (slot, unit) in streamed.iter_mut().zip(&self.units) {
+            if unit.groups == 0 {
+                *slot = 0;
+            }
+        }
+        streamed
+    }
+
+    /// Shares the cap among the units of one group: small ones get all they want, the others the same each.
+    fn share(&self, group: &[usize], cap: u64, streamed: &mut [u64]) {
+        let mut members: Vec<(u64, usize)> =
+            group.iter().map(|&unit| (streamed.get(unit).copied().unwrap_or(0), unit)).collect();
+        if members.iter().map(|(pages, _)| pages).sum::<u64>() <= cap {
+            return;
+        }
+        members.sort_unstable();
+        let mut left = cap;
+        let mut to_serve = members.len() as u64;
+        for (wanted, unit) in members {
+            let given = self.unit(unit).allowed(wanted, left.div_ceil(to_serve));
+            if let Some(slot) = streamed.get_mut(unit) {
+                *slot = given;
+            }
+            left -= given;
+            to_serve -= 1;
+        }
+    }
+
+    /// Streams exactly `pages` pages within the limits, or as few more as indivisible units allow; none if the limits allow less. The level is as low as possible, and what
+    /// remains above it is spread evenly over the pass.
+    pub(super) fn fill(&self, pages: u64, limits: Limits) -> Option<Vec<u64>> {
+        let at = |cap| self.level(Limits { cap, ..limits });
+        let total = |streamed: &[u64]| streamed.iter().sum::<u64>();
+        if total(&at(limits.cap)) < pages {
+            return None;
+        }
+        let (mut low, mut high) = (0, limits.cap);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if total(&at(middle)) >= pages { high = middle } else { low = middle }
+        }
+        let mut streamed = at(high);
+        let below = at(low);
+        let excess = total(&streamed) - pages;
+        self.lower(&mut streamed, &below, excess);
+        Some(streamed)
+    }
+
+    /// Takes at most `excess` pages away again: first by stepping units down to `below`, then page by page, then by whole indivisible units; evenly over the pass.
+    fn lower(&self, streamed: &mut [u64], below: &[u64], mut excess: u64) {
+        let steps = self.order.iter().map(|&unit| {
+            let pair = (streamed.get(unit), below.get(unit));
+            if let (Some(high), Some(low)) = pair { high.saturating_sub(*low) } else { 0 }
+        });
+        let steps: Vec<u64> = steps.collect();
+        excess -= self.take_evenly(streamed, &steps, excess);
+        while excess > 0 {
+            let steps = self.order.iter().map(|&unit| {
+                u64::from(self.unit(unit).splittable && streamed.get(unit).is_some_and(|pages| *pages > 0))
+            });
+            let steps: Vec<u64> = steps.collect();
+            let taken = self.take_evenly(streamed, &steps, excess);
+            if taken == 0 {
+                break;
+            }
+            excess -= taken;
+        }
+        let mut whole: Vec<(u64, usize)> = self
+            .order
+            .iter()
+            .filter_map(|&unit| streamed.get(unit).map(|pages| (*pages, unit)))
+            .filter(|(pages, unit)| *pages > 0 && !self.unit(*unit).splittable)
+            .collect();
+        whole.sort_unstable_by(|a, b| b.cmp(a));
+        for (pages, unit) in whole {
+            if let Some(slot) = streamed.get_mut(unit).filter(|_| pages <= excess) {
+                *slot = 0;
+                excess -= pages;
+            }
+        }
+    }
+
+    /// Steps units down by `steps` (in order of use), as many as `most` pages allow and as evenly along the pass as possible; returns the pages taken.
+    fn take_evenly(&self, streamed: &mut [u64], steps: &[u64], most: u64) -> u64 {
+        let all: u64 = steps.iter().sum();
+        if all == 0 {
+            return 0;
+        }
+        let part = (most as f64 / all as f64).min(1.0);
+        let mut due = 0.0;
+        let mut left = most;
+        for (&unit, &step) in self.order.iter().zip(steps) {
+            due += part * step as f64;
+            if step > 0 && step <= left && due >= step as f64 / 2.0 {
+                if let Some(slot) = streamed.get_mut(unit) {
+                    *slot -= step;
+                    left -= step;
+                }
+                due -= step as f64;
+            }
+        }
+        most - left
+    }
+
+    fn unit(&self, at: usize) -> StockUnit {
+        self.units.get(at).copied().unwrap_or_default()
+    }
+}
+
+impl StockUnit {
+    /// What it would stream without a cap.
+    fn wanted(self, pace: f64) -> u64 {
+        // An infinite pace on an empty window is no number; such a unit has no limit either.
+        let paced = pace * self.window;
+        if self.splittable && paced < self.pages as f64 { paced as u64 } else { self.pages }
+    }
+
+    /// What of it fits below a cap.
+    fn allowed(self, wanted: u64, cap: u64) -> u64 {
+        if wanted <= cap {
+            wanted
+        } else if self.splittable {
+            cap
+        } else {
+            0
+        }
+    }
+}
