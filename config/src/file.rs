@@ -91,10 +91,11 @@ impl ConfigFile {
     }
 
     fn ini(&self) -> Result<Vec<Given>, ConfigError> {
+        self.ini_lines()?;
         // A backslash stands for itself, as in a path.
         let options = ini::ParseOption { enabled_escape: false, ..Default::default() };
         let parsed = ini::Ini::load_from_str_opt(&self.text, options)
-            .map_err(|error| self.syntax(Some(error.line + 1), &error.msg))?;
+            .map_err(|error| self.syntax(Some(error.line), &error.msg))?;
         if parsed.section(Some(SECTION)).is_none() {
             return Err(self.syntax(None, "section [flextensor] is missing; options stand below it"));
         }
@@ -123,6 +124,19 @@ impl ConfigFile {
             }
         }
         Ok(entries)
+    }
+
+    /// Refuses lines that are no section, comment or `key = value`: the parser would read such a line as the beginning of
+    /// the next key, and the next option would be lost.
+    fn ini_lines(&self) -> Result<(), ConfigError> {
+        let stray =
+            |line: &str| !line.is_empty() && !line.starts_with([';', '#', '[']) && !line.contains(['=', ':']);
+        match self.text.lines().position(|line| stray(line.trim())) {
+            Some(index) => {
+                Err(self.syntax(Some(index + 1), "expected key = value, a [section] or a comment"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn json(&self) -> Result<Vec<Given>, ConfigError> {
@@ -293,7 +307,11 @@ mod tests {
         assert!(refuse("a.toml", "enabled = true\nnum_blocks =\n").starts_with("a.toml:2: "));
         assert!(refuse("a.json", "{\n\"enabled\": what\n}").starts_with("a.json:2: "));
         assert!(refuse("a.yaml", "enabled: true\nx: [1,\ny: }\n").starts_with("a.yaml:3: "));
-        assert!(refuse("a.ini", "[flextensor]\nenabled = 1\nwhat is this\n").starts_with("a.ini:3: "));
+        assert!(
+            refuse("a.ini", "[flextensor]\nenabled = 1\nwhat is this\nlog = info\n").starts_with("a.ini:3: ")
+        );
+        assert!(refuse("a.ini", "[flextensor]\nenabled = 1\n[broken\n").starts_with("a.ini:"));
+        assert!(refuse("a.ini", "[flextensor]\n= 1\n").starts_with("a.ini:2: "));
         assert!(refuse("a.toml", "enabled = true\nenabled = false\n").starts_with("a.toml:2: "));
     }
 

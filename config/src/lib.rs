@@ -2,6 +2,7 @@
 //!
 //! - `options`: THE TABLE. A new option is one row there, one field in `config`, and `BLESS=1 cargo test -p
 //!   flextensor-config` for the generated pages; a test says what is missing.
+//! - `row`: what a row can say.
 //! - `choices`, `size`, `value`: from texts and file values to typed values. `rules`: between options.
 //! - `file`, `environment`: the sources. `load`: their order, and who is on by default.
 //! - `patterns`, `glob`: which modules and parameters a pattern selects.
@@ -21,6 +22,7 @@ mod load;
 pub mod options;
 pub mod pages;
 pub mod patterns;
+pub mod row;
 mod rules;
 pub mod size;
 mod value;

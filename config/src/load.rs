@@ -2,6 +2,7 @@
 //! what is on: the preloaded library (being preloaded is consent), and the Python interface (variables alone are not).
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -10,7 +11,8 @@ use crate::config::Config;
 use crate::environment::{Environment, removed_in, suggest_key};
 use crate::error::{ConfigError, Origin};
 use crate::file::{ConfigFile, Given};
-use crate::options::{self, Row};
+use crate::options;
+use crate::row::Row;
 use crate::rules;
 use crate::value::{Raw, convert};
 
@@ -20,9 +22,14 @@ use crate::value::{Raw, convert};
 /// # Errors
 /// The first thing that is wrong; see [`ConfigError`].
 pub fn load_preload() -> Result<Config, ConfigError> {
+    load_preload_with(texts(std::env::vars_os())?)
+}
+
+/// Our variables as texts. One that is no text does not matter if another switches us off.
+fn texts(raw: impl IntoIterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, ConfigError> {
     let mut not_text = None;
     let mut variables = Vec::new();
-    for (name, value) in std::env::vars_os() {
+    for (name, value) in raw {
         match (name.to_string_lossy(), value.into_string()) {
             (name, _) if !name.starts_with("FT_") => {}
             (name, Ok(value)) => variables.push((name.into_owned(), value)),
@@ -31,7 +38,7 @@ pub fn load_preload() -> Result<Config, ConfigError> {
     }
     match not_text {
         Some(name) if !switched_off(&variables) => Err(ConfigError::NotText { name }),
-        _ => load_preload_with(variables),
+        _ => Ok(variables),
     }
 }
 

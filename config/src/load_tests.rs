@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::choices::{LogLevel, MemoryMode};
+use crate::row::Support;
 use crate::size::{Amount, Budget};
 
 const GIB: u64 = 1 << 30;
@@ -92,6 +93,18 @@ fn switched_off_means_that_nothing_else_is_looked_at() {
     assert!(!config.enabled && config.origins["enabled"] == Origin::Variable("FT_ENABLED".to_owned()));
     assert!(!preload(variables(&off), Some(&toml("broken ="))).unwrap().enabled);
     assert!(refuse(&[("FT_ENABLED", "maybe")]).starts_with("FT_ENABLED: enabled = \"maybe\" is not allowed"));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_variable_of_ours_that_is_no_text_is_refused_unless_switched_off() {
+    use std::os::unix::ffi::OsStringExt;
+    let raw = |off: &str| {
+        let bad = std::ffi::OsString::from_vec(vec![0xff]);
+        [("FT_ENABLED".into(), off.into()), ("FT_REPORT".into(), bad.clone()), ("OTHER".into(), bad)]
+    };
+    assert_eq!(texts(raw("1")).unwrap_err().to_string(), "environment variable FT_REPORT is not valid UTF-8");
+    assert_eq!(texts(raw("0")).unwrap(), variables(&[("FT_ENABLED", "0")]));
 }
 
 #[test]
@@ -235,7 +248,7 @@ fn values_that_fit_together_pass_the_rules() {
 
 #[test]
 fn an_option_without_effect_is_refused_unless_it_is_at_its_default() {
-    for row in options::all().filter(|row| matches!(row.support, options::Support::Later(_))) {
+    for row in options::all().filter(|row| matches!(row.support, Support::Later(_))) {
         let text = row.default.unwrap_or("none");
         assert!(with(&[(&row.env_name(), text)]).is_ok(), "{} = {text}", row.key);
     }

@@ -3,7 +3,8 @@
 
 use std::fmt::Write as _;
 
-use crate::options::{GROUPS, Kind, REMOVED, Row, Support};
+use crate::options::{GROUPS, REMOVED};
+use crate::row::{Kind, Row, Support};
 
 /// Every option as a commented line at its default, with its doc.
 pub fn default_toml() -> String {

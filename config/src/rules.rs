@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::choices::{MemoryMode, OffloadTiming, ProfileMode, TransferMode};
 use crate::config::Config;
 use crate::error::{ConfigError, Origin};
-use crate::options::{Support, all};
+use crate::options::all;
+use crate::row::{Row, Support};
 use crate::value::{Raw, convert};
 
 /// Checks the rules in a fixed order.
@@ -113,7 +114,7 @@ pub(crate) fn refuse_unsupported(
     Ok(())
 }
 
-fn is_default(row: &crate::options::Row, value: &Value) -> bool {
+fn is_default(row: &Row, value: &Value) -> bool {
     let default = row.default.map_or(Raw::None, |text| Raw::Text(text.to_owned()));
     convert(row, &default).as_ref() == Ok(value)
 }

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde_json::{Number, Value};
 
-use crate::options::{Kind, Row};
 use crate::patterns;
+use crate::row::{Kind, Row};
 use crate::size::{Amount, Budget, parse_bytes};
 
 /// A value as a file, a variable or a keyword gives it.
