@@ -1,1 +1,20 @@
-//! libflextensor.so (map to come).
+//! libflextensor.so: a preloaded library that streams weights under unchanged addresses.
+//!
+//! Life of a driver call. A program finds the driver's function by one of three routes and gets ours (`resolve`). Our function, a row of the
+//! table in `hooks`, goes straight on to the driver while we are not active (`init`) or the thread is inside one of our own calls (`guard`).
+//! Otherwise its handler decides (`hooks/*.rs`), by the one live state of the process (`runtime`), and answers with an `Outcome`: done, none of
+//! our business (with a counted reason), or failed with a code that the program understands. Our own driver calls go through typed pointers of
+//! their own (`ffi`) and never through a hook. Before the first successful `cuInit` nothing of this happens: the library is inert.
+
+#![allow(dead_code, reason = "being put together")]
+
+mod backend;
+mod ffi;
+mod guard;
+mod hooks;
+mod init;
+mod log;
+mod outcome;
+mod resolve;
+mod runtime;
+mod selftest;

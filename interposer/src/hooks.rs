@@ -1,0 +1,178 @@
+//! THE TABLE of hooked driver functions. One row makes the export, the entry in `rows` (name, our address, slot of the original) and the
+//! line in docs/hooks.md. Rows say which handler decides; handlers are plain Rust in `hooks/*.rs`, by driver-API group.
+//! How a row works is `hooks/shell.rs`; how a program comes to hold our address instead of the driver's is `resolve`'s job.
+
+#![expect(unsafe_code, reason = "exported C functions that call the driver's")]
+#![allow(clippy::type_complexity, reason = "handlers state the signatures of the driver")]
+
+use crate::ffi::types::*;
+pub(crate) use shell::{Call, Row};
+use shell::{hooks, row, shell, signature, signature_of};
+use std::sync::atomic::AtomicPtr;
+
+mod capture;
+mod context;
+mod copy;
+mod launch;
+mod memory;
+mod module;
+mod shell;
+mod start;
+
+hooks! {
+    // start
+    /// The moment from which we may do anything at all
+    always fn cuInit(flags: c_uint) => start::init;
+    /// Third route to the driver's functions, as runtimes before CUDA 12 ask
+    always fn cuGetProcAddress(symbol: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: u64) => start::proc_address;
+    /// Third route to the driver's functions
+    always fn cuGetProcAddress_v2(symbol: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_uint) => start::proc_address_with_status;
+
+    // memory
+    /// Large allocations become managed regions
+    hook fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytes: usize) => memory::alloc;
+    /// Regions are given back when their users have ended
+    hook fn cuMemFree_v2(dptr: CUdeviceptr) => memory::free;
+    /// Pitched allocations stay with the driver; counted
+    hook fn cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint) => memory::alloc_pitch;
+    /// A region reports its first address and the size that was asked for
+    hook fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, dptr: CUdeviceptr) => memory::address_range;
+    /// Watched: the truth is what the program should see
+    hook fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) => memory::info;
+    /// Virtual memory has no legacy handle: a region that is exported needs an answer
+    hook fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, dptr: CUdeviceptr) => memory::ipc_handle;
+
+    // copies and fills: uses and writes of regions that no launch shows
+    /// Copy between any two addresses
+    hook fn cuMemcpy(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) / cuMemcpy_ptds => copy::any;
+    /// Copy between any two addresses
+    hook fn cuMemcpyAsync(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) / cuMemcpyAsync_ptsz => copy::any_async;
+    /// Copy from host memory
+    hook fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize) / cuMemcpyHtoD_v2_ptds => copy::to_device;
+    /// Copy from host memory
+    hook fn cuMemcpyHtoDAsync_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize, stream: CUstream) / cuMemcpyHtoDAsync_v2_ptsz => copy::to_device_async;
+    /// Copy to host memory
+    hook fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize) / cuMemcpyDtoH_v2_ptds => copy::to_host;
+    /// Copy to host memory
+    hook fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream) / cuMemcpyDtoHAsync_v2_ptsz => copy::to_host_async;
+    /// Copy on the device
+    hook fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) / cuMemcpyDtoD_v2_ptds => copy::on_device;
+    /// Copy on the device
+    hook fn cuMemcpyDtoDAsync_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) / cuMemcpyDtoDAsync_v2_ptsz => copy::on_device_async;
+    /// Copy between devices
+    hook fn cuMemcpyPeer(dst: CUdeviceptr, dst_ctx: CUcontext, src: CUdeviceptr, src_ctx: CUcontext, bytes: usize) / cuMemcpyPeer_ptds => copy::peer;
+    /// Copy between devices
+    hook fn cuMemcpyPeerAsync(dst: CUdeviceptr, dst_ctx: CUcontext, src: CUdeviceptr, src_ctx: CUcontext, bytes: usize, stream: CUstream) / cuMemcpyPeerAsync_ptsz => copy::peer_async;
+    /// Copy of rows
+    hook fn cuMemcpy2D_v2(copy: *const Memcpy2D) / cuMemcpy2D_v2_ptds => copy::rows;
+    /// Copy of rows at any pitch
+    hook fn cuMemcpy2DUnaligned_v2(copy: *const Memcpy2D) / cuMemcpy2DUnaligned_v2_ptds => copy::rows;
+    /// Copy of rows
+    hook fn cuMemcpy2DAsync_v2(copy: *const Memcpy2D, stream: CUstream) / cuMemcpy2DAsync_v2_ptsz => copy::rows_async;
+    /// Copy of slices
+    hook fn cuMemcpy3D_v2(copy: *const Memcpy3D) / cuMemcpy3D_v2_ptds => copy::slices;
+    /// Copy of slices
+    hook fn cuMemcpy3DAsync_v2(copy: *const Memcpy3D, stream: CUstream) / cuMemcpy3DAsync_v2_ptsz => copy::slices_async;
+    /// Copy of slices between devices
+    hook fn cuMemcpy3DPeer(copy: *const Memcpy3D) / cuMemcpy3DPeer_ptds => copy::slices;
+    /// Copy of slices between devices
+    hook fn cuMemcpy3DPeerAsync(copy: *const Memcpy3D, stream: CUstream) / cuMemcpy3DPeerAsync_ptsz => copy::slices_async;
+    /// Many copies in one call, with the index of the failing one (CUDA 12.8)
+    hook fn cuMemcpyBatchAsync(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut c_void, attr_indices: *mut usize, num_attrs: usize, failed: *mut usize, stream: CUstream) / cuMemcpyBatchAsync_ptsz => copy::batch_with_index;
+    /// Many copies in one call (CUDA 13)
+    hook fn cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut c_void, attr_indices: *mut usize, num_attrs: usize, stream: CUstream) / cuMemcpyBatchAsync_v2_ptsz => copy::batch;
+    /// Fill with bytes
+    hook fn cuMemsetD8_v2(dst: CUdeviceptr, value: c_uchar, count: usize) / cuMemsetD8_v2_ptds => copy::fill_8;
+    /// Fill with bytes
+    hook fn cuMemsetD8Async(dst: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream) / cuMemsetD8Async_ptsz => copy::fill_8_async;
+    /// Fill of rows with bytes
+    hook fn cuMemsetD2D8_v2(dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize) / cuMemsetD2D8_v2_ptds => copy::fill_rows_8;
+    /// Fill of rows with bytes
+    hook fn cuMemsetD2D8Async(dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize, stream: CUstream) / cuMemsetD2D8Async_ptsz => copy::fill_rows_8_async;
+    /// Fill with 16-bit words
+    hook fn cuMemsetD16_v2(dst: CUdeviceptr, value: c_ushort, count: usize) / cuMemsetD16_v2_ptds => copy::fill_16;
+    /// Fill with 16-bit words
+    hook fn cuMemsetD16Async(dst: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream) / cuMemsetD16Async_ptsz => copy::fill_16_async;
+    /// Fill of rows with 16-bit words
+    hook fn cuMemsetD2D16_v2(dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize) / cuMemsetD2D16_v2_ptds => copy::fill_rows_16;
+    /// Fill of rows with 16-bit words
+    hook fn cuMemsetD2D16Async(dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize, stream: CUstream) / cuMemsetD2D16Async_ptsz => copy::fill_rows_16_async;
+    /// Fill with 32-bit words
+    hook fn cuMemsetD32_v2(dst: CUdeviceptr, value: c_uint, count: usize) / cuMemsetD32_v2_ptds => copy::fill_32;
+    /// Fill with 32-bit words
+    hook fn cuMemsetD32Async(dst: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) / cuMemsetD32Async_ptsz => copy::fill_32_async;
+    /// Fill of rows with 32-bit words
+    hook fn cuMemsetD2D32_v2(dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize) / cuMemsetD2D32_v2_ptds => copy::fill_rows_32;
+    /// Fill of rows with 32-bit words
+    hook fn cuMemsetD2D32Async(dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream) / cuMemsetD2D32Async_ptsz => copy::fill_rows_32_async;
+
+    // launches: the uses of weights
+    /// Kernel launch
+    hook fn cuLaunchKernel(function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void) / cuLaunchKernel_ptsz => launch::kernel;
+    /// Kernel launch with attributes (clusters, PDL)
+    hook fn cuLaunchKernelEx(config: *const LaunchConfig, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void) / cuLaunchKernelEx_ptsz => launch::kernel_with_config;
+    /// Kernel launch whose blocks wait for each other
+    hook fn cuLaunchCooperativeKernel(function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, params: *mut *mut c_void) / cuLaunchCooperativeKernel_ptsz => launch::cooperative;
+    /// Launch of a whole graph: a use of all weights in it
+    hook fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) / cuGraphLaunch_ptsz => launch::graph;
+
+    // capture and graphs: which weights a graph holds
+    /// Capture begins, as runtimes before CUDA 10.1 ask
+    hook fn cuStreamBeginCapture(stream: CUstream) / cuStreamBeginCapture_ptsz => capture::begin;
+    /// Capture begins
+    hook fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint) / cuStreamBeginCapture_v2_ptsz => capture::begin_in_mode;
+    /// Capture into a graph that exists begins
+    hook fn cuStreamBeginCaptureToGraph(stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, mode: c_uint) / cuStreamBeginCaptureToGraph_ptsz => capture::begin_to_graph;
+    /// Capture ends: work of ours is joined before
+    hook fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) / cuStreamEndCapture_ptsz => capture::end;
+    /// Kernel node made by hand, as runtimes before CUDA 12 ask
+    hook fn cuGraphAddKernelNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS_v1) => capture::add_kernel_node_before_12;
+    /// Kernel node made by hand
+    hook fn cuGraphAddKernelNode_v2(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS_v2) => capture::add_kernel_node;
+    /// Kernel node of an executable graph changed, as runtimes before CUDA 12 ask
+    hook fn cuGraphExecKernelNodeSetParams(graph: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v1) => capture::set_exec_kernel_node_before_12;
+    /// Kernel node of an executable graph changed
+    hook fn cuGraphExecKernelNodeSetParams_v2(graph: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v2) => capture::set_exec_kernel_node;
+
+    // modules: cached parameter layouts die with their kernels
+    /// Kernels of the module are gone
+    hook fn cuModuleUnload(module: CUmodule) => module::unload;
+    /// Kernels of the library are gone
+    hook fn cuLibraryUnload(library: CUlibrary) => module::unload_library;
+
+    // contexts and streams: what ends with them
+    /// Everything in the context is gone, as runtimes before CUDA 4 ask
+    hook fn cuCtxDestroy(ctx: CUcontext) => context::destroy;
+    /// Everything in the context is gone
+    hook fn cuCtxDestroy_v2(ctx: CUcontext) => context::destroy;
+    /// Everything in the primary context is gone
+    hook fn cuDevicePrimaryCtxReset(device: CUdevice) => context::reset_primary;
+    /// Everything in the primary context is gone
+    hook fn cuDevicePrimaryCtxReset_v2(device: CUdevice) => context::reset_primary;
+    /// Everything in the primary context may be gone
+    hook fn cuDevicePrimaryCtxRelease(device: CUdevice) => context::release_primary;
+    /// Everything in the primary context may be gone
+    hook fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) => context::release_primary;
+    /// What was known of the stream is forgotten, as runtimes before CUDA 4 ask
+    hook fn cuStreamDestroy(stream: CUstream) => context::destroy_stream;
+    /// What was known of the stream is forgotten
+    hook fn cuStreamDestroy_v2(stream: CUstream) => context::destroy_stream;
+}
+
+/// Every hooked function.
+pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
+    TABLE.iter().copied().flatten()
+}
+
+/// The row whose driver function stands at `address`.
+pub(crate) fn row_of_original(address: *mut c_void) -> Option<&'static Row> {
+    if address.is_null() { None } else { rows().find(|row| row.original() == address) }
+}
+
+/// The row of exactly this name.
+pub(crate) fn row_of_name(name: &[u8]) -> Option<&'static Row> {
+    rows().find(|row| row.name.as_bytes() == name)
+}
+
+#[cfg(test)]
+mod tests;

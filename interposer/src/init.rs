@@ -1,0 +1,144 @@
+//! The stages of a process under us, and the only place that may refuse to start. Inert until the first successful `cuInit`: no thread,
+//! lock, line or change of the environment before. Then: driver table, configuration, self-test, runtime; and off for good, with at most one line,
+//! if any of them says no. What runs once we are active is `runtime`'s.
+
+#![expect(unsafe_code, reason = "fork handler")]
+
+use crate::ffi::real;
+use crate::{guard, log, resolve, runtime, selftest};
+use flextensor_config::choices::LogLevel;
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+
+/// Where a process stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Stage {
+    /// No successful `cuInit` yet.
+    Inert = 0,
+    /// One thread is starting us.
+    Starting = 1,
+    /// Handlers decide.
+    Active = 2,
+    /// Switched off by the configuration: every call is the driver's.
+    Off = 3,
+    /// We could not start, and said so: every call is the driver's.
+    Failed = 4,
+    /// A child of an active process, by fork: its GPU state is gone, every call is the driver's.
+    Forked = 5,
+}
+
+static STAGE: AtomicU8 = AtomicU8::new(Stage::Inert as u8);
+/// The one word that every hook reads.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// The process that we started in.
+static PID: AtomicI32 = AtomicI32::new(0);
+
+/// True while handlers decide.
+#[inline]
+pub(crate) fn active() -> bool {
+    ACTIVE.load(Ordering::Relaxed)
+}
+
+/// The stage of this process.
+pub(crate) fn stage() -> Stage {
+    match STAGE.load(Ordering::Acquire) {
+        0 => Stage::Inert,
+        1 => Stage::Starting,
+        2 => Stage::Active,
+        3 => Stage::Off,
+        4 => Stage::Failed,
+        _ => Stage::Forked,
+    }
+}
+
+/// True once we are off by configuration: lookups then return the driver's own addresses. (Those that we gave before pass every call on.)
+pub(crate) fn stock_addresses() -> bool {
+    STAGE.load(Ordering::Relaxed) == Stage::Off as u8
+}
+
+fn set_stage(stage: Stage) {
+    STAGE.store(stage as u8, Ordering::Release);
+    ACTIVE.store(stage == Stage::Active, Ordering::Release);
+}
+
+/// From now on every call is the driver's. For a runtime that finds, before it has moved anything, that it cannot serve this process.
+pub(crate) fn stand_down() {
+    set_stage(Stage::Failed);
+}
+
+/// `cuInit` succeeded. The first thread to come here starts us; others do not wait for it: what they do meanwhile is unmanaged, but right.
+pub(crate) fn first_success() {
+    if stage() != Stage::Inert {
+        // A child whose fork no handler saw (a raw clone) still has our pages, but not our driver state.
+        if active() && PID.load(Ordering::Relaxed) != current_process() {
+            set_stage(Stage::Forked);
+        }
+        return;
+    }
+    let (inert, starting) = (Stage::Inert as u8, Stage::Starting as u8);
+    if STAGE.compare_exchange(inert, starting, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return;
+    }
+    // Driver calls made while starting go straight through.
+    let _inside = guard::enter();
+    let reached = catch_unwind(start).unwrap_or_else(|_| {
+        log::error!("internal error while starting: the program runs without us");
+        Stage::Failed
+    });
+    set_stage(reached);
+}
+
+/// All steps of the start; returns the stage that they lead to.
+fn start() -> Stage {
+    PID.store(current_process(), Ordering::Relaxed);
+    let Some(handle) = resolve::pin() else {
+        log::error!("the loaded driver library cannot be found again: the program runs without us");
+        return Stage::Failed;
+    };
+    real::resolve(|name| resolve::real_dlsym(handle, name));
+    let config = match flextensor_config::load_preload() {
+        Ok(config) if !config.enabled => return Stage::Off,
+        Ok(config) => config,
+        Err(error) => {
+            log::error!("{error}: the program runs without us");
+            return Stage::Off;
+        }
+    };
+    log::set_level(level(config.log));
+    for warning in &config.warnings {
+        log::warning!("{warning}");
+    }
+    selftest::run(handle);
+    // SAFETY: the handler touches two atomics only.
+    unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
+    match runtime::start(config) {
+        Ok(()) => Stage::Active,
+        Err(reason) => {
+            log::error!("{reason}: the program runs without us");
+            Stage::Failed
+        }
+    }
+}
+
+fn level(configured: LogLevel) -> log::Level {
+    match configured {
+        LogLevel::Error => log::Level::Error,
+        LogLevel::Warn => log::Level::Warn,
+        LogLevel::Notice => log::Level::Notice,
+        LogLevel::Info => log::Level::Info,
+        LogLevel::Debug => log::Level::Debug,
+    }
+}
+
+fn current_process() -> i32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::getpid() }
+}
+
+/// A forked child has none of our threads, and none of the parent's GPU state.
+extern "C" fn in_forked_child() {
+    if matches!(stage(), Stage::Active | Stage::Starting) {
+        set_stage(Stage::Forked);
+    }
+}
