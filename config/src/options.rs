@@ -9,7 +9,7 @@ use crate::choices::{
 };
 use crate::row::{
     Group, Kind, Row,
-    Support::{self, Later, Supported, ValuesLater},
+    Support::{Later, Supported, ValuesLater},
     row, unset,
 };
 

@@ -214,11 +214,11 @@ fn include(pattern: &Pattern, modules: &[Module]) -> Found {
     }
 }
 
-/// Cuts segments from the right until the rest names modules.
+/// Cuts segments from the right until the rest names modules; its stars span segments as in the whole pattern.
 fn units_of_cut(glob: &str, modules: &[Module]) -> Vec<usize> {
     let mut rest = glob;
     while let Some((shorter, _)) = rest.rsplit_once('.') {
-        let units = named(shorter, LoneStar::OneSegment, modules);
+        let units = named(shorter, LoneStar::ManySegments, modules);
         if !units.is_empty() {
             return units;
         }

@@ -108,6 +108,11 @@ fn a_class_matches_by_short_or_full_name_and_brings_all_parameters_below() {
 }
 
 #[test]
+fn no_name_pattern_names_the_root() {
+    assert_eq!(traps(&select(&["**"], &[])), ["embed", "layers", "head"]);
+}
+
+#[test]
 fn the_root_can_be_a_unit_by_its_class() {
     let selected = select(&["class:Net"], &[]);
     assert_eq!(traps(&selected), [""]);
@@ -120,6 +125,7 @@ fn a_parameter_pattern_takes_parameters_and_is_cut_to_find_units() {
     assert_eq!(traps(&selected), ["layers.0", "layers.1"]);
     assert!(streamed(&selected).iter().all(|path| path.starts_with("layers.") && path.ends_with(".weight")));
     assert_eq!(streamed(&selected).len(), 6);
+    assert_eq!(traps(&select(&["*.mlp.up.weight"], &[])), ["layers.0.mlp.up", "layers.1.mlp.up"]);
     let everywhere = select(&["*.weight"], &[]);
     assert_eq!(traps(&everywhere), ["embed", "layers", "head"]);
     assert_eq!(streamed(&everywhere).len(), 8);
