@@ -297,3 +297,7 @@ fn control(state: &mut PhaseState, event: PhaseEvent) -> Vec<PhaseCommand> {
         _ => vec![PhaseCommand::ClearDurations],
     }
 }
+
+#[cfg(test)]
+#[path = "phase_tests.rs"]
+mod tests;

@@ -239,6 +239,7 @@ impl Plan {
 
 mod assemble;
 mod fill;
+mod increment;
 mod search;
 
 /// Makes the plan for a request.
@@ -247,4 +248,14 @@ mod search;
 /// [`CoreError`] when the request contradicts itself: page size 0, a unit id given twice, a pass that uses an unknown unit.
 pub fn plan(request: &PlanRequest) -> Result<Plan, CoreError> {
     search::plan(request)
+}
+
+/// Makes the plan for a model that arrives when `existing` is already in force. The request describes the new model only, and its budget is what is left for it: the whole
+/// budget less the peak of the existing plan. The ring stays as it is; its bytes are not counted again. What the ring cannot hold together stays resident, with a
+/// [`PlanNote::BudgetMissed`] whose figures are those of the new model alone. Where nothing is streamed yet, a ring is made within the budget. Join both with [`Plan::with_increment`].
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_increment(existing: &Plan, request: &PlanRequest) -> Result<Plan, CoreError> {
+    increment::plan(existing, request)
 }

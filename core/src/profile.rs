@@ -14,13 +14,16 @@ const OUTLIER_DEVIATIONS: f64 = 5.0;
 /// Deviations below this part of the median never make an outlier: measured passes always differ by a little.
 const OUTLIER_FLOOR: f64 = 0.05;
 
+/// Units and owners in order of use.
+type Order = Vec<(UnitId, u32)>;
+
 /// One pass as it was observed. Fill it in order of use, then hand it to [`ProfileCollector::add`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct PassRecord {
     model: ModelId,
     shape: u64,
     timed: bool,
-    uses: Vec<(UnitId, u32)>,
+    uses: Order,
     times_ms: Vec<f64>,
     tail_ms: f64,
 }
@@ -156,13 +159,14 @@ impl ShapeHistory {
     }
 
     /// The order of use that most kept passes showed; timed passes count before the others, later ones before earlier ones.
-    fn usual_order(&self) -> Vec<(UnitId, u32)> {
-        let mut seen: BTreeMap<&[(UnitId, u32)], (usize, usize, usize)> = BTreeMap::new();
+    fn usual_order(&self) -> Order {
+        // By order: timed passes, passes, position of the last one.
+        let mut seen: BTreeMap<&Order, (usize, usize, usize)> = BTreeMap::new();
         for (at, pass) in self.kept.iter().enumerate() {
             let entry = seen.entry(&pass.uses).or_default();
             *entry = (entry.0 + usize::from(pass.timed), entry.1 + 1, at);
         }
-        seen.into_iter().max_by_key(|(_, rank)| *rank).map(|(order, _)| order.to_vec()).unwrap_or_default()
+        seen.into_iter().max_by_key(|(_, rank)| *rank).map(|(order, _)| order.clone()).unwrap_or_default()
     }
 }
 
@@ -185,3 +189,7 @@ fn median(mut samples: Vec<f64>) -> f64 {
         (None, _) => 0.0,
     }
 }
+
+#[cfg(test)]
+#[path = "profile_tests.rs"]
+mod tests;

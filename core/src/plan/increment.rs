@@ -1,0 +1,46 @@
+//! A model that arrives when a plan is already in force: its weights are laid on the ring that exists.
+//! Moving what already runs is a new plan for everything, and not done here.
+
+use crate::error::CoreError;
+use crate::plan::assemble::{self, Choice};
+use crate::plan::search::{self, Search, SharedRing};
+use crate::plan::{Plan, PlanRequest};
+use crate::simulate::Course;
+
+/// See [`crate::plan::plan_increment`].
+pub(super) fn plan(existing: &Plan, request: &PlanRequest) -> Result<Plan, CoreError> {
+    if existing.ring_pages == 0 {
+        return search::plan(request);
+    }
+    let course = Course::new(request)?;
+    let over = search::over_budget(request);
+    let choice = if over == 0 {
+        Choice::resident(request, &course)
+    } else {
+        let cursor = existing.layout.last().map_or(0, |run| run.start + run.pages);
+        let ring = SharedRing { ring_pages: existing.ring_pages, cursor };
+        Search::new(request, &course, Some(ring)).best(over)
+    };
+    let ring_pages = existing.ring_pages;
+    // The ring is paid for by the plan that made it.
+    Ok(Plan { ring_pages, ..assemble::describe(request, &course, choice, 0) })
+}
+
+impl Plan {
+    /// This plan with an increment made for it: both models' placements, runs and orders on one ring. Times and bytes add up, as if the models took turns.
+    #[must_use]
+    pub fn with_increment(mut self, increment: Plan) -> Plan {
+        self.placements.extend(increment.placements);
+        self.layout.extend(increment.layout);
+        self.orders.extend(increment.orders);
+        self.notes.extend(increment.notes);
+        self.ring_pages = self.ring_pages.max(increment.ring_pages);
+        self.ring_bytes += increment.ring_bytes;
+        self.resident_bytes += increment.resident_bytes;
+        self.streamed_bytes += increment.streamed_bytes;
+        self.peak_bytes += increment.peak_bytes;
+        self.predicted_ms += increment.predicted_ms;
+        self.bound_ms += increment.bound_ms;
+        self
+    }
+}
