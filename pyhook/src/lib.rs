@@ -1,10 +1,11 @@
 //! `flextensor._native`: what the Python package needs from Rust.
 //!
 //! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks, [`shape`] tells forwards
-//! apart. Which modules and tensors matter is decided in `python/flextensor/`; what happens to them, in the interposer.
+//! apart, [`configuration`] is the option table and the patterns. Which modules and tensors matter is decided in `python/flextensor/`; what happens to them, in the interposer.
 
 mod bridge;
 mod calls;
+mod configuration;
 mod marks;
 mod shape;
 
@@ -16,6 +17,8 @@ mod _native {
         arena, config_json, connect, model_begin, model_drop, model_end, model_owner, model_weight, phase,
         report_json, silence, wants, weight_private,
     };
+    #[pymodule_export]
+    use crate::configuration::{check_configuration, option_table, select};
     #[pymodule_export]
     use crate::marks::{Mark, PassHook, SearchHook, inside_a_pass, pass_begin, pass_end};
     #[pymodule_export]

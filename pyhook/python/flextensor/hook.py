@@ -1,0 +1,270 @@
+"""The hook in an unchanged program: holds together the search, the roots, the held storages and the peace with torch.compile.
+
+`arrive` is called by `_arrive.py`, at any moment and many times. Whatever goes wrong here is logged once and switches the hook off; the
+program goes on, its launches served by the interposer alone.
+"""
+
+import itertools
+import json
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from flextensor import _native, compiling, naming
+from flextensor.holding import Holding
+from flextensor.roots import STORAGES_A_PASS, Naming, Root
+from flextensor.search import Search
+
+_LOG = logging.getLogger("flextensor")
+# A root whose weights keep changing is named anew as a whole after this many additions.
+_ADDITIONS = 4
+
+_process: "ProcessHook | None" = None
+_refused = False
+
+
+def arrive() -> None:
+    """The interposer has something new in this process: looks at forwards again. Never raises, never blocks."""
+    global _process, _refused
+    if _refused:
+        return
+    try:
+        if _process is None:
+            _native.connect()
+            _process = ProcessHook()
+        _process.arrived()
+    except Exception as error:
+        _refused = True
+        _LOG.warning("no weight is streamed: %s", error)
+
+
+class ProcessHook:
+    """The one hook of a process. `_lock` guards all of its state; it is never taken by waiting where this thread may hold it already
+    (arrivals and finalizers come between any two bytecodes), see `later`."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tasks: deque[Callable[[], None]] = deque()
+        self._roots: dict[int, Root] = {}
+        self._namings: dict[int, Naming] = {}
+        self._keys = itertools.count(1)
+        self._holding = Holding()
+        self._patterns = _patterns()
+        self._tracing = 0
+        self._on = True
+        self.watch = compiling.CompileWatch(self._trace_started, self._trace_ended, self._wrapped)
+        self._search = Search(self)
+        _native.set_tensor_type(torch.Tensor)
+        os.register_at_fork(after_in_child=self._forked)
+
+    # Entered from outside: between two bytecodes, from hooks, from the compiler.
+
+    def arrived(self) -> None:
+        """New memory was reported."""
+        self.later(self._rearm)
+
+    def later(self, task: Callable[[], None]) -> None:
+        """Runs `task` under the lock: now if the lock is free, else as soon as its holder is done."""
+        self._tasks.append(task)
+        self._run_tasks()
+
+    def root_of(self, module: nn.Module) -> Root | None:
+        """The root that `module` is, if it is one."""
+        root = self._roots.get(id(module))
+        return root if root is not None and root.module() is module else None
+
+    def adopt(self, module: nn.Module) -> Root | None:
+        """Makes `module` a root if it has weights on the GPU and the interposer takes them."""
+        with _Locked(self):
+            if not self._on or not naming.has_weights(module):
+                return None
+            root = Root(next(self._keys), module, self)
+            self._name(root, module)
+            if not root.namings:
+                return None
+            self._roots[id(module)] = root
+            self._search.forget_candidates_in(module)
+            weakref.finalize(module, self.later, lambda: self._forget(id_of_module, root)).atexit = False
+            id_of_module = id(module)
+            root.hook(self.failed)
+            return root
+
+    def before_pass(self, root: Root) -> None:
+        """Looks at a few storages and weights; names what has been replaced."""
+        with _Locked(self):
+            if not self._on:
+                return
+            self.watch.refresh()
+            self._holding.sweep(STORAGES_A_PASS)
+            if self._search.census_due and not self._tracing:
+                self._search.census()
+            module = root.module()
+            if module is not None and root.changed():
+                self._name(root, module)
+
+    def tune(self, namings: list[Naming], root: nn.Module) -> None:
+        """Hooks what the interposer wants to hear of now."""
+        with _Locked(self):
+            if self._on and not self._tracing:
+                for each in namings:
+                    each.tune(root)
+
+    def modules_below_roots(self) -> set[int]:
+        """The ids of all modules in trees of living roots."""
+        roots = [root.module() for root in self._roots.values()]
+        return {id(part) for module in roots if module is not None for part in module.modules()}
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours raised: logs it once and takes every hook away for good."""
+        if self._on:
+            self._on = False
+            _LOG.warning("the Python hook is switched off after an error of its own: %r", error)
+            self.later(self._unhook_all)
+
+    # Run under the lock.
+
+    def _rearm(self) -> None:
+        if not self._on:
+            return
+        self._holding.sweep()
+        if self.watch.safe and not self._tracing:
+            self._search.arm()
+
+    def _name(self, root: Root, module: nn.Module) -> None:
+        """Names every weight below `module` that no model has yet; the others' models share this root's passes."""
+        if len(root.own) > _ADDITIONS:
+            for each in root.own:
+                self._drop(each)
+            root.own.clear()
+        root.own = [each for each in root.own if each.alive]
+        tree = naming.read(module, self._patterns, _native.select)
+        models = {weight.address: self._holding.model_of(weight.address) for weight in tree.weights}
+        own = {each.model for each in root.own}
+        root.shared = [self._namings[model] for model in sorted(set(models.values()) - {None} - own) if model in self._namings]
+        tree.weights = [weight for weight in tree.weights if models[weight.address] is None]
+        if tree.weights:
+            _keep_owners_with_weights(tree)
+            if (added := self._announce(tree)) is not None:
+                root.own.append(added)
+
+    def _announce(self, tree: naming.Tree) -> Naming | None:
+        """Sends one model to the interposer and holds its storages."""
+        model = _native.model_begin(tree.name)
+        if not model:
+            return None
+        for index, owner in enumerate(tree.owners):
+            _native.model_owner(model, index, owner.path, owner.class_name, owner.trap)
+        for weight in tree.weights:
+            if _native.model_weight(model, weight.name, weight.address, weight.nbytes, weight.owner, weight.flags) == 0:
+                self._holding.hold(weight.address, weight.storage, model)
+        _native.model_end(model)
+        self._namings[model] = Naming(model, tree)
+        return self._namings[model]
+
+    def _forget(self, module_id: int, root: Root) -> None:
+        """The program let a root module go."""
+        if self._roots.get(module_id) is root:
+            del self._roots[module_id]
+        for each in root.own:
+            self._drop(each)
+
+    def _drop(self, dropped: Naming) -> None:
+        dropped.unhook()
+        dropped.alive = False
+        self._namings.pop(dropped.model, None)
+        _native.model_drop(dropped.model)
+        self._holding.drop_model(dropped.model)
+
+    def _unhook_all(self) -> None:
+        self._search.suspend()
+        self.watch.unwatch_wrapping()
+        for each in self._namings.values():
+            each.unhook()
+        for root in self._roots.values():
+            root.unhook()
+
+    # The compiler.
+
+    def _trace_started(self) -> None:
+        with _Locked(self):
+            self._tracing += 1
+            if self._tracing == 1:
+                self._search.suspend()
+                for each in self._namings.values():
+                    each.unhook()
+                for root in self._roots.values():
+                    root.unhook()
+
+    def _trace_ended(self) -> None:
+        with _Locked(self):
+            self._tracing = max(self._tracing - 1, 0)
+            if self._tracing or not self._on:
+                return
+            for root in self._roots.values():
+                root.hook(self.failed)
+            for root in self._roots.values():
+                for each in root.own:
+                    each.tune(root.module())
+            self._search.resume()
+
+    def _wrapped(self, _module: Any) -> None:
+        self.later(self._search.close)
+
+    def _forked(self) -> None:
+        """In a forked child: nothing of ours may call out, and its locks may be held by threads that do not exist there."""
+        _native.silence()
+        self._on = False
+        self._lock = threading.Lock()
+        self._tasks.clear()
+
+    def _run_tasks(self) -> None:
+        while self._tasks and self._lock.acquire(blocking=False):
+            try:
+                while self._tasks:
+                    self._tasks.popleft()()
+            except Exception as error:
+                self._on = False
+                self._tasks.appendleft(self._unhook_all)
+                _LOG.warning("the Python hook is switched off after an error of its own: %r", error)
+            finally:
+                self._lock.release()
+
+
+class _Locked:
+    """Holds the lock for a block; afterwards runs what was put off meanwhile."""
+
+    def __init__(self, host: ProcessHook) -> None:
+        self._host = host
+
+    def __enter__(self) -> None:
+        self._host._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._host._lock.release()
+        self._host._run_tasks()
+
+
+def _patterns() -> naming.Patterns:
+    """The patterns of the effective configuration."""
+    configuration = json.loads(_native.config_json() or "{}")
+    return naming.Patterns(configuration.get("include_patterns"), configuration.get("exclude_patterns") or [])
+
+
+def _keep_owners_with_weights(tree: naming.Tree) -> None:
+    """Numbers anew the owners that still have a weight."""
+    kept = sorted({weight.owner for weight in tree.weights})
+    number = {old: new for new, old in enumerate(kept)}
+    tree.owners = [tree.owners[old] for old in kept]
+    for weight in tree.weights:
+        weight.owner = number[weight.owner]
+
+
+compiling.exempt(sys.modules[__name__], ProcessHook, _Locked, Holding, naming)

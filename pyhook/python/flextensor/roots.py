@@ -1,0 +1,155 @@
+"""Root modules and what was named below them: sends pass marks, and hooks owners and traps while the interposer wants to hear of them.
+
+When a module becomes a root is decided in `search`; naming, forgetting and locking are done by `hook`.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from flextensor import _native, compiling, naming
+
+WANTS_OWNERS = 1
+WANTS_TRAPS = 2
+WANTS_STACKED_OWNERS = 4
+
+# Looked at before each pass: enough to notice any change within some tens of passes, at a few microseconds.
+STORAGES_A_PASS = 16
+WEIGHTS_A_PASS = 8
+
+
+class Naming:
+    """One model of the interposer: the owners, traps and weights that were named under one id."""
+
+    def __init__(self, model: int, tree: naming.Tree) -> None:
+        self.model = model
+        self.alive = True
+        self.installed = 0
+        self._owners = tree.owners
+        self._traps = tree.traps
+        self._checks = [(tree.owners[weight.owner].module, weight.attribute, weight.address) for weight in tree.weights]
+        self._next_check = 0
+        self._handles: list[Any] = []
+        # Marks of the root itself are sent by its pass hooks: its own hooks of this pass were fixed before these came.
+        self._of_root: dict[int, list[tuple[Any, Any]]] = {}
+
+    def tune(self, root: nn.Module | None) -> None:
+        """Reads what is wanted now and hooks, or unhooks, accordingly."""
+        wants = _native.wants(self.model)
+        if wants & WANTS_OWNERS:
+            wants &= ~WANTS_STACKED_OWNERS
+        if wants != self.installed:
+            self.unhook()
+            self._hook(wants, root)
+
+    def unhook(self) -> None:
+        """Takes every owner and trap hook away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._of_root.clear()
+        self.installed = 0
+
+    def marks_of(self, root: nn.Module) -> list[tuple[Any, Any]]:
+        """The pairs of enter and exit marks of the root itself, outermost first."""
+        return self._of_root.get(id(root), [])
+
+    def _hook(self, wants: int, root: nn.Module | None) -> None:
+        self.installed = wants
+        for index, owner in enumerate(self._owners):
+            if wants & WANTS_OWNERS or (wants & WANTS_STACKED_OWNERS and owner.stacked):
+                marks = _native.Mark.owner_enter(self.model, index), _native.Mark.owner_exit(self.model, index)
+                self._hook_one(owner, marks, root)
+        # Traps after owners: a module that is both then enters as a trap first and leaves as a trap last.
+        for index, trap in enumerate(self._traps if wants & WANTS_TRAPS else ()):
+            marks = _native.Mark.trap_enter(self.model, index), _native.Mark.trap_exit(self.model, index)
+            self._hook_one(trap, marks, root)
+
+    def _hook_one(self, place: naming.Owner | naming.Trap, marks: tuple[Any, Any], root: nn.Module | None) -> None:
+        module = place.module()
+        if module is None or place.compiled or naming.is_compiled(module):
+            return
+        if module is root:
+            self._of_root.setdefault(id(module), []).insert(0, marks)
+            return
+        self._handles.append(module.register_forward_pre_hook(marks[0], prepend=True))
+        self._handles.append(module.register_forward_hook(marks[1], always_call=True))
+
+    def changed(self, limit: int) -> bool:
+        """Whether one of the next `limit` weights, in turns, no longer lies where it was named."""
+        for _ in range(min(limit, len(self._checks))):
+            reference, attribute, address = self._checks[self._next_check]
+            self._next_check = (self._next_check + 1) % len(self._checks)
+            module = reference()
+            if module is None:
+                continue
+            tensor = module._parameters.get(attribute)
+            if tensor is None:
+                tensor = module._buffers.get(attribute)
+            if all(found != address for _, found, _ in naming.storages(tensor)):
+                return True
+        return False
+
+
+class Root:
+    """A module whose forward is a pass."""
+
+    def __init__(self, key: int, module: nn.Module, host: Any) -> None:
+        self.key = key
+        self.module = weakref.ref(module)
+        self.own: list[Naming] = []
+        self.shared: list[Naming] = []
+        self._host = host
+        self._handles: list[Any] = []
+
+    @property
+    def namings(self) -> list[Naming]:
+        """Everything that a pass of this root is a pass of."""
+        return [each for each in (*self.own, *self.shared) if each.alive]
+
+    def hook(self, failed: Callable[[Exception], None]) -> None:
+        """Puts the pass hooks into the module."""
+        module = self.module()
+        if module is None or self._handles:
+            return
+        begin, end = _native.PassHook(self.begin, failed), _native.PassHook(self.end, failed)
+        self._handles.append(module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True))
+        self._handles.append(module.register_forward_hook(end, always_call=True))
+
+    def unhook(self) -> None:
+        """Takes the pass hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def begin(self, shape: int) -> None:
+        """The forward begins: looks for changes, tells the interposer, then hooks what it wants to hear of."""
+        module = self.module()
+        if module is None or compiling.is_tracing():
+            return
+        self._host.before_pass(self)
+        namings = self.namings
+        _native.pass_begin(self.key, [each.model for each in namings], shape)
+        self._host.tune(namings, module)
+        for each in namings:
+            for enter, _ in each.marks_of(module):
+                enter()
+
+    def end(self, _shape: int) -> None:
+        """The forward has returned, also by an exception."""
+        module = self.module()
+        if module is None or compiling.is_tracing():
+            return
+        for each in reversed(self.namings):
+            for _, leave in reversed(each.marks_of(module)):
+                leave()
+        _native.pass_end(self.key)
+
+    def changed(self) -> bool:
+        """Whether weights moved, or were replaced or forgotten, as far as this pass's sample shows."""
+        return not self.namings or any(each.changed(WEIGHTS_A_PASS) for each in self.own)
+
+
+compiling.exempt(Naming, Root)

@@ -1,0 +1,167 @@
+"""Finds root modules: the outermost modules whose forwards run with weights on the GPU.
+
+The rule. When the interposer reports new memory (`arm`), a global forward pre-hook looks at forwards that run outside every known root:
+a module with weights on the GPU becomes a root there and then. After QUIET_FORWARDS such forwards without a new root the global hook goes, and
+a census of all living modules follows: those that hold weights nobody named, and what contains them, get a hook of their own, which costs
+nothing until they run. While a wrapper of torch.compile lives, only the census is used, because that wrapper warns about global hooks.
+What a root is told is left to `roots`.
+"""
+
+import gc
+import sys
+import time
+import weakref
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as module_hooks
+
+from flextensor import _native, compiling, naming
+
+QUIET_FORWARDS = 16
+# A census may take this share of the time since the last one.
+CENSUS_SHARE = 0.05
+
+
+class Search:
+    """The search of one process; `host` adopts what is found."""
+
+    def __init__(self, host: Any) -> None:
+        self._host = host
+        self._global: Any = None
+        self._quiet = 0
+        self._armed = False
+        self._rejected: dict[int, weakref.ref] = {}
+        self._candidates: dict[int, Any] = {}
+        self._census_end = 0.0
+        self._census_cost = 0.0
+        self.census_due = False
+
+    def arm(self) -> None:
+        """New memory was reported: looks at forwards again."""
+        self._rejected.clear()
+        self._quiet = 0
+        self._armed = True
+        if self._global is not None:
+            return
+        if _wrapper_lives():
+            self.close()
+            return
+        self._global = module_hooks.register_module_forward_pre_hook(self._hook())
+        self._host.watch.watch_wrapping()
+
+    def close(self) -> None:
+        """Takes the global hook away and hooks what is left unnamed."""
+        self._armed = False
+        self.unhook_global()
+        self._host.watch.unwatch_wrapping()
+        self.census()
+
+    def suspend(self) -> None:
+        """Takes every hook away; `resume` brings them back."""
+        self.unhook_global()
+        for handle in self._candidates.values():
+            handle.remove()
+        self._candidates.clear()
+
+    def resume(self) -> None:
+        """After a trace: the state before `suspend`."""
+        if self._armed:
+            self.arm()
+        else:
+            self.census_due = True
+            self.census()
+
+    def unhook_global(self) -> None:
+        """Takes the global hook away."""
+        if self._global is not None:
+            self._global.remove()
+            self._global = None
+
+    def seen(self, module: nn.Module, arguments: Any) -> None:
+        """A forward begins outside every known root."""
+        if compiling.is_tracing():
+            return
+        keywords = _keywords_of_caller(sys._getframe(1))
+        root = self._host.root_of(module)
+        if root is None and not self._is_rejected(module):
+            root = self._host.adopt(module)
+            if root is not None:
+                self._quiet = 0
+                # The hooks just put in come too late for this forward: the module has already listed those it will call before.
+                root.begin(_native.hash_inputs(arguments, keywords))
+                return
+            self._rejected[id(module)] = weakref.ref(module)
+        self._quiet += 1
+        if self._global is not None and self._quiet >= QUIET_FORWARDS:
+            self._host.later(self.close)
+
+    def forget_candidates_in(self, module: nn.Module) -> None:
+        """`module` is a root now: what lies below needs no hook of its own."""
+        for part in module.modules():
+            if (handle := self._candidates.pop(id(part), None)) is not None:
+                handle.remove()
+
+    def census(self) -> None:
+        """Hooks the living modules that hold unnamed weights, and their containers."""
+        now = time.monotonic()
+        if (now - self._census_end) * CENSUS_SHARE < self._census_cost:
+            self.census_due = True
+            return
+        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
+        for module in self._unnamed_and_containers(modules):
+            if id(module) not in self._candidates:
+                self._candidates[id(module)] = module.register_forward_pre_hook(self._hook(), prepend=True)
+                weakref.finalize(module, self._candidates.pop, id(module), None).atexit = False
+        self.census_due = False
+        self._census_end = time.monotonic()
+        self._census_cost = self._census_end - now
+
+    def _unnamed_and_containers(self, modules: list[nn.Module]) -> list[nn.Module]:
+        below_root = self._host.modules_below_roots()
+        containers: dict[int, list[nn.Module]] = {}
+        below_compiled: set[int] = set()
+        for module in modules:
+            for child in module._modules.values():
+                if child is not None:
+                    containers.setdefault(id(child), []).append(module)
+            if naming.is_compiled(module):
+                below_compiled.update(id(part) for part in module.modules() if part is not module)
+        found: dict[int, nn.Module] = {}
+        reached: set[int] = set()
+        open_ends = [m for m in modules if id(m) not in below_root and any(True for _, t in naming.own_tensors(m) for _ in naming.storages(t))]
+        while open_ends:
+            module = open_ends.pop()
+            if id(module) in reached or id(module) in below_root:
+                continue
+            reached.add(id(module))
+            open_ends.extend(containers.get(id(module), ()))
+            if id(module) not in below_compiled and getattr(module, "_compiled_call_impl", None) is None:
+                found[id(module)] = module
+        return list(found.values())
+
+    def _hook(self) -> Any:
+        return _native.SearchHook(self.seen, self._host.failed)
+
+    def _is_rejected(self, module: nn.Module) -> bool:
+        reference = self._rejected.get(id(module))
+        return reference is not None and reference() is module
+
+
+def _wrapper_lives() -> bool:
+    """Whether a wrapper of torch.compile exists."""
+    evaluation = sys.modules.get("torch._dynamo.eval_frame")
+    wrapper = getattr(evaluation, "OptimizedModule", None)
+    return wrapper is not None and any(type(thing) is wrapper for thing in gc.get_objects())
+
+
+def _keywords_of_caller(frame: Any) -> dict[str, Any] | None:
+    """The keyword arguments of the forward that a hook without keywords was called for: those of torch's own calling function."""
+    caller = frame.f_back
+    if caller is None or caller.f_globals.get("__name__") != "torch.nn.modules.module":
+        return None
+    keywords = caller.f_locals.get("kwargs")
+    return keywords if isinstance(keywords, dict) else None
+
+
+compiling.exempt(sys.modules[__name__], Search)
