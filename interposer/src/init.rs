@@ -4,8 +4,9 @@
 
 #![expect(unsafe_code, reason = "fork handler")]
 
+use crate::backend::{HookBackend, SELECTED};
 use crate::ffi::real;
-use crate::{guard, log, resolve, runtime, selftest};
+use crate::{guard, hooks, log, resolve, runtime, selftest};
 use flextensor_config::choices::LogLevel;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
@@ -96,7 +97,6 @@ fn start() -> Stage {
         log::error!("the loaded driver library cannot be found again: the program runs without us");
         return Stage::Failed;
     };
-    real::resolve(|name| resolve::real_dlsym(handle, name));
     let config = match flextensor_config::load_preload() {
         Ok(config) if !config.enabled => return Stage::Off,
         Ok(config) => config,
@@ -110,6 +110,14 @@ fn start() -> Stage {
         log::warning!("{warning}");
     }
     selftest::run(handle);
+    if let Err(reason) = SELECTED.install(&mut hooks::rows()) {
+        log::warning!("hook back end {}: {reason}", SELECTED.name());
+    }
+    // After the back end: where it moved a function, our own calls need the place that it moved to, like the shells.
+    real::resolve(|name| match hooks::row_of_name(name.to_bytes()) {
+        Some(row) => row.original(),
+        None => resolve::real_dlsym(handle, name),
+    });
     // SAFETY: the handler touches two atomics only.
     unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
     match runtime::start(config) {
