@@ -144,13 +144,15 @@ pub(crate) fn inside_a_pass() -> bool {
     PASSES.with_borrow(|passes| !passes.is_empty())
 }
 
-/// The root with this key begins a forward: tells every model named under it. Can take seconds when phases switch, so the
-/// interpreter is free meanwhile.
+/// The root with this key begins a forward: tells every model named under it that is not inside a pass of this thread already
+/// (a root within a root). Can take seconds when phases switch, so the interpreter is free meanwhile.
 #[pyfunction]
-pub(crate) fn pass_begin(py: Python<'_>, key: u64, models: Vec<u64>, shape: u64) {
+pub(crate) fn pass_begin(py: Python<'_>, key: u64, mut models: Vec<u64>, shape: u64) {
     let Ok(table) = bridge::table() else { return };
     // A pass of this root that never ended was left by something that no hook sees (an interrupt): end it first.
     pass_end(py, key);
+    PASSES
+        .with_borrow(|passes| models.retain(|model| !passes.iter().any(|(_, begun)| begun.contains(model))));
     py.detach(|| models.iter().for_each(|&model| table.pass_begin(model, shape)));
     PASSES.with_borrow_mut(|passes| passes.push((key, models)));
 }

@@ -33,6 +33,12 @@ static void record(const char *format, ...) {
 /* For the tests. */
 void fake_set(int which, long value) { answers[which] = value; }
 
+void fake_reset(void) {
+    memset(answers, 0, sizeof answers);
+    models = 0;
+    used = 0;
+}
+
 size_t fake_take(char *buffer, size_t capacity) {
     pthread_mutex_lock(&lock);
     size_t length = used;
