@@ -17,3 +17,28 @@ fn every_row_has_its_own_shell_and_slot() {
     let slots: BTreeSet<_> = rows().map(|row| std::ptr::from_ref(row.original).addr()).collect();
     assert_eq!(slots.len(), rows().count());
 }
+
+/// docs/hooks.md as the table says it.
+fn page() -> String {
+    let mut page = String::from(
+        "# Hooked driver functions\n\n\
+         Generated from the table in `interposer/src/hooks.rs`; `BLESS=1 cargo test -p flextensor-interposer` rewrites this page.\n\
+         A program that asks for any other function gets the driver's own address. Names that end in `_ptsz` or `_ptds` are the forms in which a\n\
+         null stream means the calling thread's own. How to add a row: [adding-a-hook.md](adding-a-hook.md).\n\n\
+         | driver function | why | handler |\n| --- | --- | --- |\n",
+    );
+    for row in rows() {
+        page += &format!("| `{}` | {} | `{}` |\n", row.name, row.doc.trim(), row.handler);
+    }
+    page
+}
+
+#[test]
+fn the_page_of_hooks_says_what_the_table_says() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/hooks.md");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(path, page()).expect("docs/hooks.md can be written");
+    }
+    let written = std::fs::read_to_string(path).expect("docs/hooks.md can be read");
+    assert!(written == page(), "docs/hooks.md is stale: BLESS=1 cargo test -p flextensor-interposer rewrites it");
+}
