@@ -38,3 +38,38 @@ fn decode_stays_near_the_bound() {
         assert!(ratio <= 1.04, "{gib} GiB: {ratio}");
     }
 }
+
+#[test]
+fn every_further_half_gigabyte_makes_it_no_slower() {
+    for work in [Work::Prefill, Work::Decode] {
+        let mut before = f64::INFINITY;
+        for half_gib in 3..54 {
+            let plan = plan(&llama(work, Some(half_gib * GIB / 2))).unwrap();
+            let now = plan.predicted_ms;
+            assert!(now <= before * 1.002, "{work:?} at {half_gib} / 2 GiB: {now} ms after {before} ms");
+            assert!(
+                now <= plan.bound_ms * 1.06,
+                "{work:?} at {half_gib} / 2 GiB: {now} ms, bound {} ms",
+                plan.bound_ms
+            );
+            before = now;
+        }
+    }
+}
+
+#[test]
+fn a_wall_of_compute_hides_all_copies_and_the_ring_stays_small() {
+    // Diffusion-like: a third of the memory, ten times the computing. The ring has to hold what is used and what is copied meanwhile, 300 MiB each.
+    let mut request = llama(Work::Prefill, Some(26 * GIB / 3));
+    request.passes[0].uses.iter_mut().for_each(|used| used.compute_ms *= 10.0);
+    let plan = plan(&request).unwrap();
+    assert!(plan.predicted_ms <= plan.bound_ms * 1.005, "{} of {} ms", plan.predicted_ms, plan.bound_ms);
+    assert!(plan.ring_bytes <= 3 * GIB / 4, "{}", Bytes(plan.ring_bytes));
+}
+
+#[test]
+fn the_budget_at_which_even_streaming_everything_fails_is_named() {
+    let plan = plan(&llama(Work::Decode, Some(GIB / 4))).unwrap();
+    let smallest = plan.budget_missed().expect("250 MiB cannot hold one weight of 500 MiB");
+    assert!((448 << 20..512 << 20).contains(&smallest), "{}", Bytes(smallest));
+}

@@ -15,7 +15,7 @@ const MORE_LEADS_MIB: [u64; 14] = [0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 25
 /// Paces to try, as multiples of the slowest one that streams enough.
 const PACES: [f64; 5] = [1.0, 1.1, 1.3, 1.7, 2.5];
 /// Predictions this close to the best count as equal; then fewer streamed bytes win.
-const SAME_TIME: f64 = 1.0005;
+const SAME_TIME: f64 = 1.001;
 /// Rounds in which colliding units are made resident, before all that could collide are.
 const SEPARATING_ROUNDS: usize = 6;
 /// Lengths of the ring that are tried to find the one that saves most.
@@ -117,13 +117,13 @@ impl<'a> Search<'a> {
             return Ok(choice);
         }
         let Some(asked) = self.request.ring_override else {
-            return self.over_lengths(stock, over, shortest(widest, over, saves));
+            return self.over_lengths(stock, over, widest, shortest(widest, over, saves));
         };
         let ring = asked / self.request.page_bytes;
         if ring > 0 && saves(ring) >= over {
             return self.over_fillings(stock, over + ring, ring);
         }
-        let mut choice = self.over_lengths(stock, over, shortest(widest, over, saves))?;
+        let mut choice = self.over_lengths(stock, over, widest, shortest(widest, over, saves))?;
         choice
             .notes
             .push(PlanNote::RingOverrideChanged { asked, used: choice.ring_pages * self.request.page_bytes });
@@ -131,7 +131,13 @@ impl<'a> Search<'a> {
     }
 
     /// Tries rings from the shortest possible one on.
-    fn over_lengths(&self, stock: &Stock, over: u64, shortest: u64) -> Result<Choice, Colliding> {
+    fn over_lengths(
+        &self,
+        stock: &Stock,
+        over: u64,
+        widest: u64,
+        shortest: u64,
+    ) -> Result<Choice, Colliding> {
         let page = self.request.page_bytes;
         let least = LEAST_LEAD_BYTES.div_ceil(page);
         let mut lengths = Vec::new();
@@ -148,10 +154,11 @@ impl<'a> Search<'a> {
             if at >= lengths.len() && !found.is_empty() {
                 break;
             }
-            let choice = self.over_fillings(stock, over + ring, ring)?;
-            found.extend(Some(choice).filter(|choice| choice.missing == 0));
+            let choice = self.over_fillings(stock, over + ring, ring).ok();
+            found.extend(choice.filter(|choice| choice.missing == 0));
         }
-        pick(found).ok_or_else(Vec::new)
+        // The ring that saves most is the last resort, and the one whose collisions tell what to keep apart: so a budget that was named as the smallest one is always met.
+        pick(found).map_or_else(|| self.judge(stock, widest, stock.level(Limits::cap(widest))), Ok)
     }
 
     /// Tries fillings of one ring with this many streamed pages.
@@ -168,7 +175,7 @@ impl<'a> Search<'a> {
         if let Some(slowest) = slowest_pace(stock, pages, ring).filter(|_| could_be_faster) {
             for pace in PACES {
                 if let Some(streamed) = stock.fill(pages, Limits { cap: ring, pace: slowest * pace }) {
-                    found.push(self.judge(stock, ring, streamed)?);
+                    found.extend(self.judge(stock, ring, streamed));
                 }
             }
         }

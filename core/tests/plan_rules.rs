@@ -1,0 +1,282 @@
+//! What every plan must keep, for random models and budgets, and what odd models get.
+
+mod models;
+
+use flextensor_core::CoreError;
+use flextensor_core::link::LinkCurve;
+use flextensor_core::plan::{Plan, PlanNote, PlanRequest, StayReason, plan, plan_increment};
+use flextensor_core::simulate::simulate;
+use flextensor_core::units::{ModelId, UnitId};
+use models::{PAGE, chain, pass, unit};
+use proptest::prelude::*;
+
+/// Panics when the plan breaks a rule that holds for every plan; `shared_ring` = its ring belongs to another plan.
+fn check(request: &PlanRequest, plan: &Plan, shared_ring: bool) {
+    let streamed: u64 = plan.placements.iter().map(|p| p.streamed_pages).sum();
+    let total = request.total_bytes();
+    assert_eq!(plan.placements.len(), request.units.len());
+    assert_eq!(request.fixed_bytes + plan.resident_bytes + streamed * PAGE, total);
+    assert_eq!(plan.peak_bytes, request.fixed_bytes + plan.resident_bytes + plan.ring_bytes);
+    assert!(plan.peak_bytes <= total, "streaming must not cost memory");
+    if let Some(budget) = request.budget {
+        assert_eq!(plan.budget_missed().is_none(), plan.peak_bytes <= budget);
+    } else {
+        assert_eq!(streamed, 0);
+    }
+    if !shared_ring {
+        assert_eq!(plan.ring_bytes, plan.ring_pages * PAGE);
+    }
+    for (unit, placement) in request.units.iter().zip(&plan.placements) {
+        let pages = placement.streamed_pages;
+        assert_eq!(placement.unit, unit.id);
+        assert!(pages <= unit.pages && (pages == 0 || unit.stay.is_none()));
+        assert!(unit.splittable || pages == 0 || pages == unit.pages);
+        assert_eq!(plan.run(unit.id).map_or(0, |run| run.pages), pages);
+    }
+    for run in &plan.layout {
+        assert!(run.pages <= plan.ring_pages && run.start < plan.ring_pages);
+    }
+    for pass in &request.passes {
+        for group in pass.uses.chunk_by(|a, b| a.owner == b.owner) {
+            let mut holder = vec![None; plan.ring_pages as usize];
+            for run in group.iter().filter_map(|used| plan.run(used.unit)) {
+                for page in run.start..run.start + run.pages {
+                    let holder = &mut holder[(page % plan.ring_pages) as usize];
+                    assert!(
+                        holder.is_none_or(|unit| unit == run.unit),
+                        "{holder:?} and {run:?} are held together"
+                    );
+                    *holder = Some(run.unit);
+                }
+            }
+        }
+    }
+    assert!(plan.predicted_ms.is_finite() && plan.predicted_ms >= 0.0);
+    if plan.budget_missed().is_none() && !shared_ring {
+        assert!(plan.predicted_ms >= plan.bound_ms * (1.0 - 1e-9), "faster than the bound: {plan:?}");
+    }
+}
+
+fn planned(request: &PlanRequest) -> Plan {
+    let plan = plan(request).unwrap();
+    check(request, &plan, false);
+    plan
+}
+
+/// A random model: units, some indivisible, some that stay, uses with repeated units and owners of several uses.
+fn requests() -> impl Strategy<Value = PlanRequest> {
+    let units =
+        prop::collection::vec((1..60u64, prop::bool::weighted(0.7), prop::bool::weighted(0.1)), 1..24);
+    let repeats = prop::collection::vec((any::<prop::sample::Index>(), 0..40u32), 0..4);
+    let owners = prop::collection::vec(1..4u32, 24);
+    let times = prop::collection::vec(0.0..2.0f64, 28);
+    (units, repeats, owners, times, 0..50u64, 1.0..60.0f64, 1..20u64).prop_map(
+        |(shapes, repeats, owners, times, fixed, link, chunk)| {
+            let mut units = Vec::new();
+            let mut uses: Vec<(u32, f64, u32)> = Vec::new();
+            let mut owner_sizes = owners.iter().copied();
+            let (mut owner, mut left) = (0, 0);
+            for ((id, (pages, splittable, stays)), ms) in (0..).zip(shapes).zip(&times) {
+                let mut unit = unit(id, pages, splittable);
+                unit.stay = stays.then_some(StayReason::Excluded);
+                units.push(unit);
+                if left == 0 {
+                    owner += 1;
+                    left = owner_sizes.next().unwrap_or(1);
+                }
+                left -= 1;
+                uses.push((id, *ms, owner));
+            }
+            for ((at, owner), ms) in repeats.into_iter().zip(&times[24..]) {
+                let again = uses[at.index(uses.len())].0;
+                let to = (owner as usize * 7) % (uses.len() + 1);
+                uses.insert(to, (again, *ms, owner));
+            }
+            PlanRequest {
+                fixed_bytes: fixed * PAGE,
+                units,
+                passes: vec![pass(1, &uses, times[0])],
+                link: LinkCurve::flat(link),
+                chunk_pages: chunk,
+                ..PlanRequest::default()
+            }
+        },
+    )
+}
+
+fn with_budget(request: &PlanRequest, part: f64) -> PlanRequest {
+    PlanRequest { budget: Some((request.total_bytes() as f64 * part) as u64), ..request.clone() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(192) })]
+
+    #[test]
+    fn every_plan_is_valid_and_the_simulator_agrees_with_it(request in requests(), part in 0.0..1.1f64) {
+        let request = with_budget(&request, part);
+        let made = planned(&request);
+        let simulated = simulate(&request, &made, false).unwrap();
+        prop_assert!((simulated.cycle_ms - made.predicted_ms).abs() <= 1e-9 * made.predicted_ms);
+        prop_assert_eq!(simulated.copied_bytes, made.streamed_bytes);
+        prop_assert_eq!(plan(&request).unwrap(), made, "planning is deterministic");
+    }
+
+    #[test]
+    fn a_missed_budget_names_one_that_can_be_met(request in requests(), part in 0.0..0.5f64) {
+        let request = with_budget(&request, part);
+        if let Some(smallest) = planned(&request).budget_missed() {
+            let met = planned(&PlanRequest { budget: Some(smallest), ..request.clone() });
+            prop_assert_eq!(met.budget_missed(), None);
+            prop_assert!(smallest > request.budget.unwrap());
+        }
+    }
+
+    // Where weights are indivisible or tied, what fits together changes by jumps; pages do not.
+    #[test]
+    fn more_budget_never_predicts_slower(request in requests(), part in 0.1..1.0f64, more in 1.0..1.5f64) {
+        let mut request = request;
+        request.units.iter_mut().for_each(|unit| unit.splittable = true);
+        let mut seen = std::collections::BTreeSet::new();
+        request.passes[0].uses.retain(|used| seen.insert(used.unit));
+        let tight = planned(&with_budget(&request, part));
+        let wide = planned(&with_budget(&request, part * more));
+        prop_assume!(tight.budget_missed().is_none());
+        prop_assert!(
+            wide.predicted_ms <= tight.predicted_ms * 1.03 + 1e-9,
+            "{} ms with more, {} ms with less memory", wide.predicted_ms, tight.predicted_ms
+        );
+    }
+
+    #[test]
+    fn a_second_model_fits_the_ring_of_the_first(first in requests(), second in requests(), part in 0.3..0.9f64) {
+        let first = with_budget(&first, part);
+        let running = planned(&first);
+        let mut second = with_budget(&second, part);
+        for unit in &mut second.units {
+            unit.id.0 += 1000;
+        }
+        for pass in &mut second.passes {
+            pass.model = ModelId(2);
+            for used in &mut pass.uses {
+                used.unit.0 += 1000;
+            }
+        }
+        let increment = plan_increment(&running, &second).unwrap();
+        check(&second, &increment, running.ring_pages > 0);
+        let joined = running.clone().with_increment(increment.clone());
+        prop_assert_eq!(joined.ring_bytes, joined.ring_pages * PAGE);
+        prop_assert_eq!(joined.peak_bytes, running.peak_bytes + increment.peak_bytes);
+        let both = PlanRequest {
+            units: [first.units, second.units].concat(),
+            passes: [first.passes, second.passes].concat(),
+            ..first
+        };
+        prop_assert!(simulate(&both, &joined, false).is_ok());
+    }
+}
+
+#[test]
+fn an_empty_model_gets_an_empty_plan() {
+    let made = planned(&PlanRequest { budget: Some(0), ..PlanRequest::default() });
+    assert_eq!((made.placements.len(), made.ring_pages, made.predicted_ms, made.peak_bytes), (0, 0, 0.0, 0));
+    assert!(made.notes.is_empty());
+}
+
+#[test]
+fn without_a_budget_or_with_enough_nothing_is_streamed() {
+    let model = chain(&[100; 8], 1.0, true);
+    for budget in [None, Some(model.total_bytes())] {
+        let made = planned(&PlanRequest { budget, ..model.clone() });
+        assert_eq!((made.ring_pages, made.streamed_bytes, made.predicted_ms), (0, 0, 8.0));
+    }
+}
+
+#[test]
+fn a_single_weight_cannot_be_streamed_into_less_than_itself() {
+    let model = chain(&[1000], 1.0, true);
+    let made = planned(&with_budget(&model, 0.5));
+    assert_eq!(made.ring_pages, 0);
+    assert_eq!(made.notes, [PlanNote::BudgetMissed { smallest_budget: 1000 * PAGE, asked: 500 * PAGE }]);
+}
+
+#[test]
+fn one_huge_weight_among_small_ones_keeps_most_of_itself() {
+    let model = chain(&[10, 10, 2000, 10, 10, 10, 10, 10], 1.0, true);
+    let made = planned(&PlanRequest { budget: Some(2050 * PAGE), ..model });
+    assert_eq!(made.budget_missed(), None);
+    assert!(made.streamed_pages(UnitId(2)) <= 10, "{made:?}");
+}
+
+#[test]
+fn indivisible_weights_are_streamed_whole_and_evenly_spread() {
+    let model = chain(&[20; 40], 1.0, false);
+    let made = planned(&PlanRequest { budget: Some(600 * PAGE), ..model });
+    assert_eq!(made.budget_missed(), None);
+    let streamed: Vec<u32> =
+        made.placements.iter().filter(|p| p.streamed_pages > 0).map(|p| p.unit.0).collect();
+    let widest = streamed.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    assert!(widest <= 5, "streamed {streamed:?}");
+}
+
+#[test]
+fn tied_weights_are_copied_only_when_nothing_else_would_do() {
+    let mut model = chain(&[50; 10], 5.0, true);
+    model.passes[0].uses.push(flextensor_core::plan::UseInfo { unit: UnitId(0), compute_ms: 5.0, owner: 99 });
+    let roomy = planned(&with_budget(&model, 0.7));
+    assert_eq!(roomy.streamed_pages(UnitId(0)), 0, "another weight saves the same for half the copies");
+    let tight = planned(&with_budget(&model, 0.18));
+    assert_eq!(tight.budget_missed(), None);
+    assert!(tight.streamed_pages(UnitId(0)) > 0);
+    assert_eq!(tight.orders[0].1.iter().filter(|unit| **unit == UnitId(0)).count(), 2);
+}
+
+#[test]
+fn weights_held_together_share_what_the_ring_can_hold() {
+    let mut model = chain(&[30; 12], 1.0, true);
+    for used in &mut model.passes[0].uses {
+        used.owner /= 3;
+    }
+    let made = planned(&with_budget(&model, 0.5));
+    assert_eq!(made.budget_missed(), None);
+    assert!(made.ring_pages >= 3 * made.placements.iter().map(|p| p.streamed_pages).min().unwrap());
+}
+
+#[test]
+fn a_wanted_ring_is_taken_and_one_that_is_too_small_is_replaced_with_a_note() {
+    let model = with_budget(&chain(&[50; 20], 1.0, true), 0.6);
+    let wanted = PlanRequest { ring_override: Some(77 * PAGE), ..model.clone() };
+    assert_eq!(planned(&wanted).ring_pages, 77);
+    let tiny = planned(&PlanRequest { ring_override: Some(PAGE), ..model });
+    assert_eq!(tiny.notes, [PlanNote::RingOverrideChanged { asked: PAGE, used: tiny.ring_bytes }]);
+}
+
+#[test]
+fn times_that_make_no_sense_count_as_zero_and_are_said() {
+    let mut model = with_budget(&chain(&[50; 20], 1.0, true), 0.6);
+    model.passes[0].uses[3].compute_ms = f64::NAN;
+    model.passes[0].uses[4].compute_ms = -4.0;
+    model.passes[0].resident_ms = f64::INFINITY;
+    let made = planned(&model);
+    assert_eq!(made.notes, [PlanNote::TimesCleaned { count: 3 }]);
+}
+
+#[test]
+fn contradictions_are_refused() {
+    let model = chain(&[5, 5], 1.0, true);
+    let mut twice = model.clone();
+    twice.units[1].id = UnitId(0);
+    assert_eq!(plan(&twice), Err(CoreError::DuplicateUnit { unit: UnitId(0) }));
+    let mut unknown = model.clone();
+    unknown.passes[0].uses[1].unit = UnitId(9);
+    assert_eq!(plan(&unknown), Err(CoreError::UnknownUnit { unit: UnitId(9) }));
+    assert_eq!(plan(&PlanRequest { page_bytes: 0, ..model }), Err(CoreError::ZeroPageSize));
+}
+
+#[test]
+fn a_plan_survives_being_written_and_read() {
+    let request = with_budget(&chain(&[50; 20], 1.0, true), 0.6);
+    let made = planned(&request);
+    let text = serde_json::to_string(&(&request, &made)).unwrap();
+    let read: (PlanRequest, Plan) = serde_json::from_str(&text).unwrap();
+    assert_eq!(read, (request, made));
+}
