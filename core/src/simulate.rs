@@ -4,6 +4,9 @@
 //! Copies run one after the other on one link, in order of use, in chunks. A chunk starts when the link is free and the last use of what it overwrites has ended (its whole group, if
 //! uses are held together). A use starts when its copies have ended and the previous use has ended. Passes repeat; the first of the next cycle is prefetched during the last of this one.
 
+mod clock;
+mod ring;
+
 use std::collections::BTreeMap;
 
 use crate::error::CoreError;
@@ -11,13 +14,11 @@ use crate::layout::{self, Run};
 use crate::link::LinkCurve;
 use crate::plan::{PassProfile, Plan, PlanRequest, UseInfo};
 use crate::units::UnitId;
+use clock::{Chunk, Clock, Copies, DenseUse};
+use ring::RingPages;
 
-/// Milliseconds between an event and the work on another stream that waited for it: the cost of every wait that really waits.
-const HAND_OVER_MS: f64 = 0.003;
 /// Cycles after which a course that has not settled is judged by its last cycles.
 const MOST_CYCLES: usize = 64;
-/// A cycle is steady when every time has moved on by the same period, up to this part of it.
-const STEADY: f64 = 1e-7;
 
 /// What happened in one span of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -110,19 +111,6 @@ pub(crate) struct Course {
     pub(crate) cleaned: u64,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct DenseUse {
-    unit: usize,
-    /// Milliseconds of this use.
-    compute_ms: f64,
-    /// Milliseconds after it until the pass ends; 0 for all uses but the last.
-    tail_ms: f64,
-    /// First use of the group that is held together with it.
-    group_first: usize,
-    /// Last use of that group.
-    group_last: usize,
-}
-
 /// What a candidate is run on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Track<'a> {
@@ -130,13 +118,6 @@ pub(crate) struct Track<'a> {
     pub(crate) page_bytes: u64,
     pub(crate) chunk_pages: u64,
     pub(crate) ring_pages: u64,
-}
-
-/// A chunk to be copied for a use, and the use that must have ended before: its position, counted over the previous and this cycle.
-#[derive(Debug, Clone, Copy)]
-struct Chunk {
-    ms: f64,
-    gate: Option<usize>,
 }
 
 impl Course {
@@ -339,128 +320,5 @@ impl Course {
     fn release_of(&self, position: usize) -> usize {
         let cycle_start = position / self.uses.len().max(1) * self.uses.len();
         self.uses.get(position - cycle_start).map_or(position, |used| cycle_start + used.group_last)
-    }
-}
-
-/// The copies of one cycle, in order, and how many of them are for each use.
-#[derive(Debug)]
-struct Copies {
-    chunks: Vec<Chunk>,
-    counts: Vec<usize>,
-}
-
-/// Who was shown last on every ring page.
-#[derive(Debug)]
-struct RingPages {
-    occupant: Vec<usize>,
-    last_use: Vec<usize>,
-}
-
-/// No unit, no use.
-const NOBODY: usize = usize::MAX;
-
-impl RingPages {
-    fn new(ring_pages: u64) -> Self {
-        RingPages { occupant: vec![NOBODY; ring_pages as usize], last_use: vec![NOBODY; ring_pages as usize] }
-    }
-
-    fn pages(&self) -> u64 {
-        self.occupant.len() as u64
-    }
-
-    /// Whether all of the unit's pages are still its own.
-    fn holds(&self, unit: usize, run: Run) -> bool {
-        run.pieces(self.pages()).into_iter().all(|piece| {
-            self.occupant.get(piece).is_none_or(|pages| pages.iter().all(|occupant| *occupant == unit))
-        })
-    }
-
-    /// The last use of anything on these pages.
-    fn last_use(&self, part: Run) -> Option<usize> {
-        part.pieces(self.pages())
-            .into_iter()
-            .filter_map(|piece| self.last_use.get(piece))
-            .flatten()
-            .copied()
-            .filter(|last| *last != NOBODY)
-            .max()
-    }
-
-    fn show(&mut self, unit: usize, run: Run, now: usize) {
-        for piece in run.pieces(self.pages()) {
-            if let Some(pages) = self.occupant.get_mut(piece.clone()) {
-                pages.fill(unit);
-            }
-            if let Some(pages) = self.last_use.get_mut(piece) {
-                pages.fill(now);
-            }
-        }
-    }
-}
-
-/// The times of one cycle and the one before, in milliseconds since the first cycle began.
-#[derive(Debug)]
-struct Clock {
-    link_free: f64,
-    cycle_start: f64,
-    cycle_end: f64,
-    ends: Vec<f64>,
-    ends_before: Vec<f64>,
-    copied: Vec<f64>,
-    copied_before: Vec<f64>,
-    waits: Vec<f64>,
-}
-
-impl Clock {
-    fn new(uses: usize, chunks: usize) -> Self {
-        Clock {
-            link_free: 0.0,
-            cycle_start: 0.0,
-            cycle_end: 0.0,
-            ends: vec![0.0; uses],
-            ends_before: vec![0.0; uses],
-            copied: vec![0.0; chunks],
-            copied_before: vec![0.0; chunks],
-            waits: vec![0.0; uses],
-        }
-    }
-
-    /// One cycle; returns how long it took.
-    fn cycle(&mut self, uses: &[DenseUse], copies: &Copies) -> f64 {
-        std::mem::swap(&mut self.ends, &mut self.ends_before);
-        std::mem::swap(&mut self.copied, &mut self.copied_before);
-        self.cycle_start = self.cycle_end;
-        let mut chunks = copies.chunks.iter().zip(&mut self.copied);
-        for (index, (used, &count)) in uses.iter().zip(&copies.counts).enumerate() {
-            let mut in_place = f64::MIN;
-            for (chunk, copied) in chunks.by_ref().take(count) {
-                let released = match chunk.gate {
-                    Some(gate) if gate >= uses.len() => self.ends.get(gate - uses.len()),
-                    Some(gate) => self.ends_before.get(gate),
-                    None => None,
-                };
-                let allowed = released.map_or(0.0, |end| end + HAND_OVER_MS);
-                self.link_free = self.link_free.max(allowed) + chunk.ms;
-                *copied = self.link_free;
-                in_place = self.link_free + HAND_OVER_MS;
-            }
-            // A copy that came early costs nothing; one that came late is handed over by an event.
-            let late = in_place > self.cycle_end + HAND_OVER_MS;
-            let start = if late { in_place } else { self.cycle_end };
-            if let (Some(wait), Some(end)) = (self.waits.get_mut(index), self.ends.get_mut(index)) {
-                *wait = start - self.cycle_end;
-                *end = start + used.compute_ms;
-            }
-            self.cycle_end = start + used.compute_ms + used.tail_ms;
-        }
-        self.cycle_end - self.cycle_start
-    }
-
-    /// Whether everything in this cycle happened exactly one period after the same thing in the cycle before.
-    fn is_steady(&self, period: f64) -> bool {
-        let moved = |now: &[f64], before: &[f64]| {
-            now.iter().zip(before).all(|(now, before)| (now - before - period).abs() <= STEADY * period)
-        };
-        moved(&self.ends, &self.ends_before) && moved(&self.copied, &self.copied_before)
     }
 }

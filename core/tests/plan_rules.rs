@@ -1,4 +1,5 @@
 //! What every plan must keep, for random models and budgets, and what odd models get.
+#![allow(clippy::unwrap_used, reason = "a test panics when something is missing, and may show its figures")]
 
 mod models;
 

@@ -1,4 +1,5 @@
 //! The timing model against cases that can be reckoned by hand, and against its own rules, checked span by span.
+#![allow(clippy::unwrap_used, reason = "a test panics when something is missing, and may show its figures")]
 
 mod models;
 
