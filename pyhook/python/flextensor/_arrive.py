@@ -31,6 +31,8 @@ def _arrive(text_file):
             except BaseException:
                 sys.modules.pop("flextensor", None)
                 raise
+        elif os.path.dirname(os.path.abspath(getattr(package, "__file__", None) or "")) != folder:
+            raise ImportError("another package named flextensor is imported in this program")
         elif getattr(package.__spec__, "_initializing", False):
             return
         from flextensor import hook
