@@ -8,6 +8,7 @@
 
 #![allow(dead_code, reason = "being put together")]
 
+mod api;
 mod backend;
 mod ffi;
 mod guard;

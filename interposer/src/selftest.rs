@@ -54,6 +54,11 @@ pub(crate) fn works(route: Route) -> Option<bool> {
     (bits & TESTED != 0).then_some(bits & route.bit() != 0)
 }
 
+/// The result for the report: `null` for a route that was not tested.
+pub(crate) fn report() -> serde_json::Value {
+    Route::ALL.iter().map(|&route| (route.key().to_owned(), serde_json::json!(works(route)))).collect()
+}
+
 /// Tests all routes with the driver behind `handle`, and says which do not work.
 pub(crate) fn run(handle: *mut c_void) {
     let mut bits = TESTED;

@@ -1,41 +1,60 @@
-//! Handlers of stream captures and graph nodes.
+//! Handlers of stream captures and graph nodes: weights that a graph shows stay where they are. How, is the runtime's matter.
+
+#![expect(unsafe_code, reason = "reads the parameters that the program passes to the driver")]
 
 use super::Call;
 use crate::ffi::types::*;
 use crate::outcome::{Outcome, Reason};
+use crate::runtime::graphs;
 
-pub(super) fn begin(_call: &Call<unsafe extern "C" fn(CUstream) -> CUresult>, _stream: CUstream) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+fn begun(code: CUresult) -> Outcome {
+    if code.is_success() {
+        graphs::capture_began();
+    }
+    Outcome::Done(code)
+}
+
+fn kept_or_fail(kept: Result<(), CUresult>) -> Outcome {
+    match kept {
+        Ok(()) => Outcome::Bypass(Reason::Observed),
+        Err(code) => Outcome::Fail(code),
+    }
+}
+
+pub(super) fn begin(call: &Call<unsafe extern "C" fn(CUstream) -> CUresult>, stream: CUstream) -> Outcome {
+    begun(call.invoke(stream))
 }
 
 pub(super) fn begin_in_mode(
-    _call: &Call<unsafe extern "C" fn(CUstream, c_uint) -> CUresult>,
-    _stream: CUstream,
-    _mode: c_uint,
+    call: &Call<unsafe extern "C" fn(CUstream, c_uint) -> CUresult>,
+    stream: CUstream,
+    mode: c_uint,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    begun(call.invoke(stream, mode))
 }
 
 pub(super) fn begin_to_graph(
-    _call: &Call<
+    call: &Call<
         unsafe extern "C" fn(CUstream, CUgraph, *const CUgraphNode, *const c_void, usize, c_uint) -> CUresult,
     >,
-    _stream: CUstream,
-    _graph: CUgraph,
-    _dependencies: *const CUgraphNode,
-    _edges: *const c_void,
-    _count: usize,
-    _mode: c_uint,
+    stream: CUstream,
+    graph: CUgraph,
+    dependencies: *const CUgraphNode,
+    edges: *const c_void,
+    count: usize,
+    mode: c_uint,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    begun(call.invoke(stream, graph, dependencies, edges, count, mode))
 }
 
 pub(super) fn end(
-    _call: &Call<unsafe extern "C" fn(CUstream, *mut CUgraph) -> CUresult>,
-    _stream: CUstream,
-    _graph: *mut CUgraph,
+    call: &Call<unsafe extern "C" fn(CUstream, *mut CUgraph) -> CUresult>,
+    stream: CUstream,
+    graph: *mut CUgraph,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    let code = call.invoke(stream, graph);
+    graphs::capture_ended();
+    Outcome::Done(code)
 }
 
 pub(super) fn add_kernel_node_before_12(
@@ -52,9 +71,11 @@ pub(super) fn add_kernel_node_before_12(
     _graph: CUgraph,
     _dependencies: *const CUgraphNode,
     _count: usize,
-    _params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    params: *const CUDA_KERNEL_NODE_PARAMS_v1,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the node's parameters to the driver in this very call.
+    let kept = unsafe { params.as_ref() }.map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
+    kept_or_fail(kept)
 }
 
 pub(super) fn add_kernel_node(
@@ -71,9 +92,11 @@ pub(super) fn add_kernel_node(
     _graph: CUgraph,
     _dependencies: *const CUgraphNode,
     _count: usize,
-    _params: *const CUDA_KERNEL_NODE_PARAMS_v2,
+    params: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the node's parameters to the driver in this very call.
+    let kept = unsafe { params.as_ref() }.map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
+    kept_or_fail(kept)
 }
 
 pub(super) fn set_exec_kernel_node_before_12(
@@ -82,9 +105,11 @@ pub(super) fn set_exec_kernel_node_before_12(
     >,
     _graph: CUgraphExec,
     _node: CUgraphNode,
-    _params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    params: *const CUDA_KERNEL_NODE_PARAMS_v1,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the node's parameters to the driver in this very call.
+    let kept = unsafe { params.as_ref() }.map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
+    kept_or_fail(kept)
 }
 
 pub(super) fn set_exec_kernel_node(
@@ -93,7 +118,9 @@ pub(super) fn set_exec_kernel_node(
     >,
     _graph: CUgraphExec,
     _node: CUgraphNode,
-    _params: *const CUDA_KERNEL_NODE_PARAMS_v2,
+    params: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the node's parameters to the driver in this very call.
+    let kept = unsafe { params.as_ref() }.map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
+    kept_or_fail(kept)
 }

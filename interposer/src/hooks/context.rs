@@ -1,30 +1,36 @@
 //! Handlers of contexts and streams that end.
 
 use super::Call;
+use crate::ffi::context::Context;
+use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
 use crate::outcome::{Outcome, Reason};
+use crate::runtime::{contexts, streaming};
 
-pub(super) fn destroy(_call: &Call<unsafe extern "C" fn(CUcontext) -> CUresult>, _ctx: CUcontext) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+pub(super) fn destroy(_call: &Call<unsafe extern "C" fn(CUcontext) -> CUresult>, ctx: CUcontext) -> Outcome {
+    contexts::gone(Context::from(ctx));
+    Outcome::Bypass(Reason::Observed)
 }
 
 pub(super) fn reset_primary(
     _call: &Call<unsafe extern "C" fn(CUdevice) -> CUresult>,
-    _device: CUdevice,
+    device: CUdevice,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    contexts::device_reset(device);
+    Outcome::Bypass(Reason::Observed)
 }
 
 pub(super) fn release_primary(
     _call: &Call<unsafe extern "C" fn(CUdevice) -> CUresult>,
     _device: CUdevice,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    Outcome::Bypass(Reason::Observed)
 }
 
 pub(super) fn destroy_stream(
     _call: &Call<unsafe extern "C" fn(CUstream) -> CUresult>,
-    _stream: CUstream,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    streaming::forget_stream(Stream::from(stream));
+    Outcome::Bypass(Reason::Observed)
 }

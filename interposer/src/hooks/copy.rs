@@ -1,143 +1,230 @@
-//! Handlers of copies and fills.
+//! Handlers of copies and fills: which ranges each call reads and writes. What follows from that is the runtime's matter.
+
+#![expect(unsafe_code, reason = "reads the descriptors that the program passes to the driver")]
 
 use super::Call;
+use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
-use crate::outcome::{Outcome, Reason};
+use crate::outcome::Outcome;
+use crate::runtime::copies::{self, Operand};
+
+/// Bytes from the first row's first byte to the last row's last one.
+fn span(pitch: usize, width: usize, height: usize) -> usize {
+    if height == 0 { 0 } else { pitch.saturating_mul(height - 1).saturating_add(width) }
+}
+
+/// The device ranges of a copy of rows.
+///
+/// # Safety
+/// The descriptor is null or valid.
+unsafe fn rows_of(copy: *const Memcpy2D) -> Vec<Operand> {
+    // SAFETY: the caller's promise.
+    let Some(copy) = (unsafe { copy.as_ref() }) else { return Vec::new() };
+    let mut operands = Vec::with_capacity(2);
+    let start = |base: u64, pitch: usize, x: usize, y: usize| base + (pitch * y + x) as u64;
+    if matches!(copy.dst_memory_type, memory_type::DEVICE | memory_type::UNIFIED) {
+        let from = start(copy.dst_device, copy.dst_pitch, copy.dst_x_in_bytes, copy.dst_y);
+        operands.push(Operand::write(from, span(copy.dst_pitch, copy.width_in_bytes, copy.height)));
+    }
+    if matches!(copy.src_memory_type, memory_type::DEVICE | memory_type::UNIFIED) {
+        let from = start(copy.src_device, copy.src_pitch, copy.src_x_in_bytes, copy.src_y);
+        operands.push(Operand::read(from, span(copy.src_pitch, copy.width_in_bytes, copy.height)));
+    }
+    operands
+}
+
+/// The device ranges of a copy of slices.
+///
+/// # Safety
+/// The descriptor is null or valid.
+unsafe fn slices_of(copy: *const Memcpy3D) -> Vec<Operand> {
+    // SAFETY: the caller's promise.
+    let Some(copy) = (unsafe { copy.as_ref() }) else { return Vec::new() };
+    let mut operands = Vec::with_capacity(2);
+    let bytes = |pitch: usize, height: usize| {
+        let rows = height.max(copy.height);
+        span(pitch.saturating_mul(rows), span(pitch, copy.width_in_bytes, copy.height), copy.depth)
+    };
+    let start = |base: u64, pitch: usize, height: usize, [x, y, z]: [usize; 3]| base + (pitch * (height.max(copy.height) * z + y) + x) as u64;
+    if matches!(copy.dst_memory_type, memory_type::DEVICE | memory_type::UNIFIED) {
+        let from = start(copy.dst_device, copy.dst_pitch, copy.dst_height, [copy.dst_x_in_bytes, copy.dst_y, copy.dst_z]);
+        operands.push(Operand::write(from, bytes(copy.dst_pitch, copy.dst_height)));
+    }
+    if matches!(copy.src_memory_type, memory_type::DEVICE | memory_type::UNIFIED) {
+        let from = start(copy.src_device, copy.src_pitch, copy.src_height, [copy.src_x_in_bytes, copy.src_y, copy.src_z]);
+        operands.push(Operand::read(from, bytes(copy.src_pitch, copy.src_height)));
+    }
+    operands
+}
+
+/// The ranges of a batch of copies; host addresses among them mean nothing to the arena.
+///
+/// # Safety
+/// Each list has `count` entries.
+unsafe fn batch_of(dsts: *const CUdeviceptr, srcs: *const CUdeviceptr, sizes: *const usize, count: usize) -> Vec<Operand> {
+    if dsts.is_null() || srcs.is_null() || sizes.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: the caller's promise.
+    let dsts = unsafe { std::slice::from_raw_parts(dsts, count) };
+    // SAFETY: the caller's promise.
+    let srcs = unsafe { std::slice::from_raw_parts(srcs, count) };
+    // SAFETY: the caller's promise.
+    let sizes = unsafe { std::slice::from_raw_parts(sizes, count) };
+    let pairs = dsts.iter().zip(srcs).zip(sizes);
+    pairs.flat_map(|((&dst, &src), &bytes)| [Operand::write(dst, bytes), Operand::read(src, bytes)]).collect()
+}
 
 pub(super) fn any(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize) -> CUresult>,
-    _dst: CUdeviceptr,
-    _src: CUdeviceptr,
-    _bytes: usize,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize) -> CUresult>,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, src, bytes))
 }
 
 pub(super) fn any_async(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize, CUstream) -> CUresult>,
-    _dst: CUdeviceptr,
-    _src: CUdeviceptr,
-    _bytes: usize,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize, CUstream) -> CUresult>,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, src, bytes, stream))
 }
 
 pub(super) fn to_device(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, *const c_void, usize) -> CUresult>,
-    _dst: CUdeviceptr,
-    _src: *const c_void,
-    _bytes: usize,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, *const c_void, usize) -> CUresult>,
+    dst: CUdeviceptr,
+    src: *const c_void,
+    bytes: usize,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the source to the driver in this very call.
+    if let Err(code) = unsafe { copies::search_for_addresses(src.cast(), bytes) } {
+        return Outcome::Fail(code);
+    }
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, bytes)], || call.invoke(dst, src, bytes))
 }
 
 pub(super) fn to_device_async(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, *const c_void, usize, CUstream) -> CUresult>,
-    _dst: CUdeviceptr,
-    _src: *const c_void,
-    _bytes: usize,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, *const c_void, usize, CUstream) -> CUresult>,
+    dst: CUdeviceptr,
+    src: *const c_void,
+    bytes: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the source to the driver in this very call.
+    if let Err(code) = unsafe { copies::search_for_addresses(src.cast(), bytes) } {
+        return Outcome::Fail(code);
+    }
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, bytes)], || call.invoke(dst, src, bytes, stream))
 }
 
 pub(super) fn to_host(
-    _call: &Call<unsafe extern "C" fn(*mut c_void, CUdeviceptr, usize) -> CUresult>,
-    _dst: *mut c_void,
-    _src: CUdeviceptr,
-    _bytes: usize,
+    call: &Call<unsafe extern "C" fn(*mut c_void, CUdeviceptr, usize) -> CUresult>,
+    dst: *mut c_void,
+    src: CUdeviceptr,
+    bytes: usize,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.null_stream), &[Operand::read(src, bytes)], || call.invoke(dst, src, bytes))
 }
 
 pub(super) fn to_host_async(
-    _call: &Call<unsafe extern "C" fn(*mut c_void, CUdeviceptr, usize, CUstream) -> CUresult>,
-    _dst: *mut c_void,
-    _src: CUdeviceptr,
-    _bytes: usize,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(*mut c_void, CUdeviceptr, usize, CUstream) -> CUresult>,
+    dst: *mut c_void,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::read(src, bytes)], || call.invoke(dst, src, bytes, stream))
 }
 
 pub(super) fn on_device(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize) -> CUresult>,
-    _dst: CUdeviceptr,
-    _src: CUdeviceptr,
-    _bytes: usize,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize) -> CUresult>,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, src, bytes))
 }
 
 pub(super) fn on_device_async(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize, CUstream) -> CUresult>,
-    _dst: CUdeviceptr,
-    _src: CUdeviceptr,
-    _bytes: usize,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize, CUstream) -> CUresult>,
+    dst: CUdeviceptr,
+    src: CUdeviceptr,
+    bytes: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, src, bytes, stream))
 }
 
 pub(super) fn peer(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize) -> CUresult>,
-    _dst: CUdeviceptr,
-    _dst_ctx: CUcontext,
-    _src: CUdeviceptr,
-    _src_ctx: CUcontext,
-    _bytes: usize,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize) -> CUresult>,
+    dst: CUdeviceptr,
+    dst_ctx: CUcontext,
+    src: CUdeviceptr,
+    src_ctx: CUcontext,
+    bytes: usize,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, dst_ctx, src, src_ctx, bytes))
 }
 
 pub(super) fn peer_async(
-    _call: &Call<
+    call: &Call<
         unsafe extern "C" fn(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize, CUstream) -> CUresult,
     >,
-    _dst: CUdeviceptr,
-    _dst_ctx: CUcontext,
-    _src: CUdeviceptr,
-    _src_ctx: CUcontext,
-    _bytes: usize,
-    _stream: CUstream,
+    dst: CUdeviceptr,
+    dst_ctx: CUcontext,
+    src: CUdeviceptr,
+    src_ctx: CUcontext,
+    bytes: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, dst_ctx, src, src_ctx, bytes, stream))
 }
 
 pub(super) fn rows(
-    _call: &Call<unsafe extern "C" fn(*const Memcpy2D) -> CUresult>,
-    _copy: *const Memcpy2D,
+    call: &Call<unsafe extern "C" fn(*const Memcpy2D) -> CUresult>,
+    copy: *const Memcpy2D,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the descriptor to the driver in this very call.
+    let operands = unsafe { rows_of(copy) };
+    copies::handle(Stream::from(call.null_stream), &operands, || call.invoke(copy))
 }
 
 pub(super) fn rows_async(
-    _call: &Call<unsafe extern "C" fn(*const Memcpy2D, CUstream) -> CUresult>,
-    _copy: *const Memcpy2D,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(*const Memcpy2D, CUstream) -> CUresult>,
+    copy: *const Memcpy2D,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the descriptor to the driver in this very call.
+    let operands = unsafe { rows_of(copy) };
+    copies::handle(Stream::from(call.stream(stream)), &operands, || call.invoke(copy, stream))
 }
 
 pub(super) fn slices(
-    _call: &Call<unsafe extern "C" fn(*const Memcpy3D) -> CUresult>,
-    _copy: *const Memcpy3D,
+    call: &Call<unsafe extern "C" fn(*const Memcpy3D) -> CUresult>,
+    copy: *const Memcpy3D,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the descriptor to the driver in this very call.
+    let operands = unsafe { slices_of(copy) };
+    copies::handle(Stream::from(call.null_stream), &operands, || call.invoke(copy))
 }
 
 pub(super) fn slices_async(
-    _call: &Call<unsafe extern "C" fn(*const Memcpy3D, CUstream) -> CUresult>,
-    _copy: *const Memcpy3D,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(*const Memcpy3D, CUstream) -> CUresult>,
+    copy: *const Memcpy3D,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the descriptor to the driver in this very call.
+    let operands = unsafe { slices_of(copy) };
+    copies::handle(Stream::from(call.stream(stream)), &operands, || call.invoke(copy, stream))
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(super) fn batch_with_index(
-    _call: &Call<
+    call: &Call<
         unsafe extern "C" fn(
             *mut CUdeviceptr,
             *mut CUdeviceptr,
@@ -150,22 +237,24 @@ pub(super) fn batch_with_index(
             CUstream,
         ) -> CUresult,
     >,
-    _dsts: *mut CUdeviceptr,
-    _srcs: *mut CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _attrs: *mut c_void,
-    _attr_indices: *mut usize,
-    _num_attrs: usize,
-    _failed: *mut usize,
-    _stream: CUstream,
+    dsts: *mut CUdeviceptr,
+    srcs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut c_void,
+    attr_indices: *mut usize,
+    num_attrs: usize,
+    failed: *mut usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the lists, of `count` entries each, to the driver in this very call.
+    let operands = unsafe { batch_of(dsts, srcs, sizes, count) };
+    copies::handle(Stream::from(call.stream(stream)), &operands, || call.invoke(dsts, srcs, sizes, count, attrs, attr_indices, num_attrs, failed, stream))
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
 pub(super) fn batch(
-    _call: &Call<
+    call: &Call<
         unsafe extern "C" fn(
             *mut CUdeviceptr,
             *mut CUdeviceptr,
@@ -177,140 +266,142 @@ pub(super) fn batch(
             CUstream,
         ) -> CUresult,
     >,
-    _dsts: *mut CUdeviceptr,
-    _srcs: *mut CUdeviceptr,
-    _sizes: *mut usize,
-    _count: usize,
-    _attrs: *mut c_void,
-    _attr_indices: *mut usize,
-    _num_attrs: usize,
-    _stream: CUstream,
+    dsts: *mut CUdeviceptr,
+    srcs: *mut CUdeviceptr,
+    sizes: *mut usize,
+    count: usize,
+    attrs: *mut c_void,
+    attr_indices: *mut usize,
+    num_attrs: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    // SAFETY: the program passes the lists, of `count` entries each, to the driver in this very call.
+    let operands = unsafe { batch_of(dsts, srcs, sizes, count) };
+    copies::handle(Stream::from(call.stream(stream)), &operands, || call.invoke(dsts, srcs, sizes, count, attrs, attr_indices, num_attrs, stream))
 }
 
 pub(super) fn fill_8(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uchar, usize) -> CUresult>,
-    _dst: CUdeviceptr,
-    _value: c_uchar,
-    _count: usize,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uchar, usize) -> CUresult>,
+    dst: CUdeviceptr,
+    value: c_uchar,
+    count: usize,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count)], || call.invoke(dst, value, count))
 }
 
 pub(super) fn fill_8_async(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uchar, usize, CUstream) -> CUresult>,
-    _dst: CUdeviceptr,
-    _value: c_uchar,
-    _count: usize,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uchar, usize, CUstream) -> CUresult>,
+    dst: CUdeviceptr,
+    value: c_uchar,
+    count: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count)], || call.invoke(dst, value, count, stream))
 }
 
 pub(super) fn fill_rows_8(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uchar, usize, usize) -> CUresult>,
-    _dst: CUdeviceptr,
-    _pitch: usize,
-    _value: c_uchar,
-    _width: usize,
-    _height: usize,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uchar, usize, usize) -> CUresult>,
+    dst: CUdeviceptr,
+    pitch: usize,
+    value: c_uchar,
+    width: usize,
+    height: usize,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, span(pitch, width, height))], || call.invoke(dst, pitch, value, width, height))
 }
 
 pub(super) fn fill_rows_8_async(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uchar, usize, usize, CUstream) -> CUresult>,
-    _dst: CUdeviceptr,
-    _pitch: usize,
-    _value: c_uchar,
-    _width: usize,
-    _height: usize,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uchar, usize, usize, CUstream) -> CUresult>,
+    dst: CUdeviceptr,
+    pitch: usize,
+    value: c_uchar,
+    width: usize,
+    height: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, span(pitch, width, height))], || call.invoke(dst, pitch, value, width, height, stream))
 }
 
 pub(super) fn fill_16(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, c_ushort, usize) -> CUresult>,
-    _dst: CUdeviceptr,
-    _value: c_ushort,
-    _count: usize,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_ushort, usize) -> CUresult>,
+    dst: CUdeviceptr,
+    value: c_ushort,
+    count: usize,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count.saturating_mul(2))], || call.invoke(dst, value, count))
 }
 
 pub(super) fn fill_16_async(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, c_ushort, usize, CUstream) -> CUresult>,
-    _dst: CUdeviceptr,
-    _value: c_ushort,
-    _count: usize,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_ushort, usize, CUstream) -> CUresult>,
+    dst: CUdeviceptr,
+    value: c_ushort,
+    count: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count.saturating_mul(2))], || call.invoke(dst, value, count, stream))
 }
 
 pub(super) fn fill_rows_16(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_ushort, usize, usize) -> CUresult>,
-    _dst: CUdeviceptr,
-    _pitch: usize,
-    _value: c_ushort,
-    _width: usize,
-    _height: usize,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_ushort, usize, usize) -> CUresult>,
+    dst: CUdeviceptr,
+    pitch: usize,
+    value: c_ushort,
+    width: usize,
+    height: usize,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, span(pitch, width.saturating_mul(2), height))], || call.invoke(dst, pitch, value, width, height))
 }
 
 pub(super) fn fill_rows_16_async(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_ushort, usize, usize, CUstream) -> CUresult>,
-    _dst: CUdeviceptr,
-    _pitch: usize,
-    _value: c_ushort,
-    _width: usize,
-    _height: usize,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_ushort, usize, usize, CUstream) -> CUresult>,
+    dst: CUdeviceptr,
+    pitch: usize,
+    value: c_ushort,
+    width: usize,
+    height: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, span(pitch, width.saturating_mul(2), height))], || call.invoke(dst, pitch, value, width, height, stream))
 }
 
 pub(super) fn fill_32(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uint, usize) -> CUresult>,
-    _dst: CUdeviceptr,
-    _value: c_uint,
-    _count: usize,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uint, usize) -> CUresult>,
+    dst: CUdeviceptr,
+    value: c_uint,
+    count: usize,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count.saturating_mul(4))], || call.invoke(dst, value, count))
 }
 
 pub(super) fn fill_32_async(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uint, usize, CUstream) -> CUresult>,
-    _dst: CUdeviceptr,
-    _value: c_uint,
-    _count: usize,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uint, usize, CUstream) -> CUresult>,
+    dst: CUdeviceptr,
+    value: c_uint,
+    count: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count.saturating_mul(4))], || call.invoke(dst, value, count, stream))
 }
 
 pub(super) fn fill_rows_32(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uint, usize, usize) -> CUresult>,
-    _dst: CUdeviceptr,
-    _pitch: usize,
-    _value: c_uint,
-    _width: usize,
-    _height: usize,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uint, usize, usize) -> CUresult>,
+    dst: CUdeviceptr,
+    pitch: usize,
+    value: c_uint,
+    width: usize,
+    height: usize,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, span(pitch, width.saturating_mul(4), height))], || call.invoke(dst, pitch, value, width, height))
 }
 
 pub(super) fn fill_rows_32_async(
-    _call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uint, usize, usize, CUstream) -> CUresult>,
-    _dst: CUdeviceptr,
-    _pitch: usize,
-    _value: c_uint,
-    _width: usize,
-    _height: usize,
-    _stream: CUstream,
+    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uint, usize, usize, CUstream) -> CUresult>,
+    dst: CUdeviceptr,
+    pitch: usize,
+    value: c_uint,
+    width: usize,
+    height: usize,
+    stream: CUstream,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, span(pitch, width.saturating_mul(4), height))], || call.invoke(dst, pitch, value, width, height, stream))
 }

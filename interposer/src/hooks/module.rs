@@ -3,14 +3,23 @@
 use super::Call;
 use crate::ffi::types::*;
 use crate::outcome::{Outcome, Reason};
+use crate::runtime::{layouts, words};
+
+/// Handles of its kernels may come back for others.
+fn forget() {
+    layouts::forget_all();
+    words::words().forget_all();
+}
 
 pub(super) fn unload(_call: &Call<unsafe extern "C" fn(CUmodule) -> CUresult>, _module: CUmodule) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    forget();
+    Outcome::Bypass(Reason::Observed)
 }
 
 pub(super) fn unload_library(
     _call: &Call<unsafe extern "C" fn(CUlibrary) -> CUresult>,
     _library: CUlibrary,
 ) -> Outcome {
-    Outcome::Bypass(Reason::NotManaged)
+    forget();
+    Outcome::Bypass(Reason::Observed)
 }

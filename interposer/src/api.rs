@@ -1,0 +1,232 @@
+//! The C interface (docs/c-api.md): shells that convert, call the runtime, and never unwind. What the calls mean is the runtime's.
+
+#![expect(unsafe_code, reason = "exported C functions that read C strings")]
+
+use std::ffi::{CStr, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use flextensor_core::units::ModelId;
+
+use crate::runtime::models::{self, Named, Owner};
+use crate::runtime::world::world;
+use crate::runtime::{self, passes};
+use crate::{guard, init, log};
+
+/// A caller that knows another version stays away.
+const API_VERSION: u32 = 1;
+
+const DONE: i32 = 0;
+const NOT_NOW: i32 = -1;
+const BAD_ARGUMENT: i32 = -2;
+const DRIVER_FAILED: i32 = -3;
+
+/// Runs `work` unless we are not active; a panic becomes `otherwise` and one line. Driver calls inside go straight through.
+fn call<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
+    if !init::active() {
+        return otherwise;
+    }
+    let _inside = guard::enter();
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        log::error!("internal error in a call of the C interface; it did nothing");
+        otherwise
+    })
+}
+
+/// # Safety
+/// `text` is null or a C string.
+unsafe fn text(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+/// Copies `value` as a C string into `buffer`; returns its length without the NUL.
+///
+/// # Safety
+/// `buffer` is null or valid for writes of `capacity` bytes.
+unsafe fn give(value: &str, buffer: *mut c_char, capacity: usize) -> i64 {
+    if !buffer.is_null() && capacity > 0 {
+        let bytes = value.len().min(capacity - 1);
+        // SAFETY: at most `capacity - 1` bytes are written, and the text has at least as many.
+        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), buffer.cast(), bytes) };
+        // SAFETY: the index is below `capacity`.
+        let end = unsafe { buffer.add(bytes) };
+        // SAFETY: as above.
+        unsafe { end.write(0) };
+    }
+    value.len() as i64
+}
+
+/// Version of this interface.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_api_version() -> u32 {
+    API_VERSION
+}
+
+/// The phase of the model that has come furthest; -1 when we are off.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_phase() -> i32 {
+    match init::stage() {
+        init::Stage::Active => call(0, || runtime::phase().code()),
+        init::Stage::Inert | init::Stage::Starting => 0,
+        _ => -1,
+    }
+}
+
+/// A new model.
+///
+/// # Safety
+/// `name` is null or a C string.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ft_model_begin(name: *const c_char) -> u64 {
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name) }.unwrap_or_default();
+    call(0, || models::begin(&name, runtime::phase_settings()).0)
+}
+
+/// An innermost module that holds weights.
+///
+/// # Safety
+/// The texts are null or C strings.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ft_model_owner(model: u64, owner: u32, path: *const c_char, class: *const c_char, trap: i32) -> i32 {
+    // SAFETY: the caller's promise.
+    let path = unsafe { text(path) }.unwrap_or_default();
+    // SAFETY: the caller's promise.
+    let class = unsafe { text(class) }.unwrap_or_default();
+    call(NOT_NOW, || match world().models.get_mut(&ModelId(model)) {
+        Some(model) => {
+            model.owners.insert(owner, Owner { path, class, trap });
+            DONE
+        }
+        None => BAD_ARGUMENT,
+    })
+}
+
+/// A weight of an owner.
+///
+/// # Safety
+/// `name` is null or a C string.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ft_model_weight(model: u64, name: *const c_char, address: u64, bytes: u64, owner: u32, flags: u32) -> i32 {
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name) }.unwrap_or_default();
+    call(NOT_NOW, || match world().models.get_mut(&ModelId(model)) {
+        Some(model) if address != 0 && bytes != 0 => {
+            model.named.push(Named { name, address, bytes, owner, flags });
+            DONE
+        }
+        _ => BAD_ARGUMENT,
+    })
+}
+
+/// All is named.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_model_end(model: u64) -> i32 {
+    call(NOT_NOW, || if models::end(ModelId(model)) { DONE } else { BAD_ARGUMENT })
+}
+
+/// The program let the model go.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_model_drop(model: u64) {
+    call((), || runtime::drop_model(ModelId(model)));
+}
+
+/// Private pages for the weight at this address, for good.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_weight_private(address: u64) -> i32 {
+    call(NOT_NOW, || match runtime::make_private(address) {
+        Ok(true) => DONE,
+        Ok(false) => BAD_ARGUMENT,
+        Err(error) => {
+            log::warning!("no private memory for the weight at {address:#x}: {error}");
+            DRIVER_FAILED
+        }
+    })
+}
+
+/// A pass begins.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_pass_begin(model: u64, shape: u64) {
+    call((), || passes::begin(ModelId(model), shape));
+}
+
+/// A pass has ended.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_pass_end(model: u64) {
+    call((), || passes::end(ModelId(model)));
+}
+
+/// An owner's forward begins.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_owner_enter(model: u64, owner: u32) {
+    call((), || passes::owner_enter(ModelId(model), owner));
+}
+
+/// An owner's forward has returned.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_owner_exit(model: u64, owner: u32) {
+    call((), || passes::owner_exit(ModelId(model), owner));
+}
+
+/// A trap's forward begins.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_trap_enter(model: u64, trap: u32) {
+    call((), || passes::trap_enter(ModelId(model), trap));
+}
+
+/// A trap's forward has returned.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_trap_exit(model: u64, trap: u32) {
+    call((), || passes::trap_exit(ModelId(model), trap));
+}
+
+/// The events that are wanted now.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_wants(model: u64) -> u32 {
+    call(0, || passes::wanted(ModelId(model)))
+}
+
+/// The effective configuration as JSON.
+///
+/// # Safety
+/// `buffer` is null or valid for writes of `capacity` bytes.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ft_config_json(buffer: *mut c_char, capacity: usize) -> i64 {
+    let json = call(String::new(), || runtime::config().to_json());
+    // SAFETY: the caller's promise.
+    unsafe { give(&json, buffer, capacity) }
+}
+
+/// The run report as JSON.
+///
+/// # Safety
+/// `buffer` is null or valid for writes of `capacity` bytes.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ft_report_json(buffer: *mut c_char, capacity: usize) -> i64 {
+    let json = call(String::new(), || runtime::snapshot::report().to_string());
+    // SAFETY: the caller's promise.
+    unsafe { give(&json, buffer, capacity) }
+}
+
+/// Writes the run report to the configured path now; nothing writes it again at exit. For callers whose models are let go before the process exits.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_report_write() {
+    call((), runtime::snapshot::write);
+}
+
+/// The range of addresses that holds every managed region; 0 while there is none.
+///
+/// # Safety
+/// `bytes` is null or valid for a write.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ft_arena(bytes: *mut u64) -> u64 {
+    let (base, length) = call((0, 0), || runtime::arena::arena().map_or((0, 0), |arena| (arena.base(), arena.bytes())));
+    if !bytes.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { bytes.write(length) };
+    }
+    base
+}

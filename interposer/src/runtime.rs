@@ -1,0 +1,139 @@
+//! The live state of the process: what is managed, what is learnt, what is streamed. Handlers in `hooks` and the C interface in `api` come here;
+//! decisions are core's.
+//!
+//! - `memory`, `regions`, `arena`: large allocations as regions of 2 MiB pages in one address range.
+//! - `models`, `world`, `passes`, `learn`: models as they are named, and their passes while they are observed.
+//! - `switch`, `link`, `shadow`, `private`: from private pages to the ring and back.
+//! - `launch`, `scan`, `layouts`, `words`, `copies`, `graphs`, `gate`: the way of one call.
+//! - `streaming`, `verify`, `measure`: the ring in operation.
+//!
+//! Lock order: gate, world, a device's ring, words; the recorder of `learn` is taken alone or before words.
+
+pub(crate) mod arena;
+pub(crate) mod contexts;
+pub(crate) mod copies;
+mod gate;
+pub(crate) mod graphs;
+pub(crate) mod launch;
+pub(crate) mod layouts;
+mod learn;
+mod link;
+mod measure;
+pub(crate) mod memory;
+pub(crate) mod models;
+pub(crate) mod passes;
+pub(crate) mod private;
+mod python;
+mod regions;
+mod scan;
+mod shadow;
+pub(crate) mod snapshot;
+pub(crate) mod streaming;
+mod switch;
+mod verify;
+pub(crate) mod words;
+pub(crate) mod world;
+
+use std::sync::OnceLock;
+
+use flextensor_config::Config;
+use flextensor_core::phase::{Phase, PhaseSettings};
+use flextensor_core::units::{ModelId, UnitId};
+
+use arena::Meaning;
+use world::{UnitState, world as lock_world};
+
+static CONFIG: OnceLock<Config> = OnceLock::new();
+
+/// Takes over the configuration; nothing else happens before the first allocation.
+pub(crate) fn start(config: Config) -> Result<(), String> {
+    if config.report.is_some() {
+        snapshot::write_at_exit();
+    }
+    CONFIG.set(config).map_err(|_| "started twice".to_owned())?;
+    python::look_around();
+    Ok(())
+}
+
+/// The configuration of this run.
+pub(crate) fn config() -> &'static Config {
+    // A handler runs only after `start`; a caller of the C interface that is earlier gets the defaults.
+    CONFIG.get_or_init(|| flextensor_config::preload(std::iter::empty(), None).unwrap_or_else(|_| unreachable!("the defaults are valid")))
+}
+
+/// Phase counts as configured.
+pub(crate) fn phase_settings() -> PhaseSettings {
+    let config = config();
+    PhaseSettings {
+        discovery_iters: config.discovery_iters,
+        profiling_iters: config.profiling_iters,
+        skip_discovery: config.skip_discovery,
+        ..PhaseSettings::default()
+    }
+}
+
+/// The phase of the model that has come furthest.
+pub(crate) fn phase() -> Phase {
+    switch::furthest_phase(&lock_world())
+}
+
+/// The device of the first streamed unit among what a launch shows.
+fn device_of(found: &[scan::Found]) -> i32 {
+    found.iter().find_map(|found| device_of_meaning(found.meaning)).unwrap_or(0)
+}
+
+fn device_of_meaning(meaning: Meaning) -> Option<i32> {
+    match meaning {
+        Meaning::Streamed(unit) => device_of_unit(unit),
+        _ => None,
+    }
+}
+
+/// Rings are few and know their units; asking them needs no world lock.
+fn device_of_unit(unit: UnitId) -> Option<i32> {
+    (0..streaming::MAX_DEVICES as i32).find(|&device| streaming::ring_of(device).as_ref().is_some_and(|ring| ring.unit(unit).is_some()))
+}
+
+/// The program let the model go: its units that no other model holds become private, and are forgotten.
+pub(crate) fn drop_model(id: ModelId) {
+    let Some(model) = lock_world().models.remove(&id) else { return };
+    learn::recorder(|recorder| recorder.forget(id));
+    for unit in model.units {
+        let alone = {
+            let mut world = lock_world();
+            let Some(known) = world.unit_mut(unit) else { continue };
+            known.members.retain(|member| member.model != id);
+            known.members.is_empty()
+        };
+        if alone {
+            release_unit(unit, "its model is gone");
+        }
+    }
+}
+
+/// The weight at this address gets private pages, and is watched no longer. False if no unit lies there.
+pub(crate) fn make_private(address: u64) -> Result<bool, crate::ffi::result::CudaError> {
+    let Some(arena) = arena::arena() else { return Ok(false) };
+    match arena.meaning(address) {
+        Meaning::Nothing => Ok(lock_world().region_of(address).is_some()),
+        Meaning::Learning(unit) => {
+            release_unit(unit, "the program asked for it");
+            Ok(true)
+        }
+        Meaning::Streamed(unit) => private::for_good(unit, "the program asked for it").map(|()| true),
+    }
+}
+
+fn release_unit(id: UnitId, why: &str) {
+    if let Err(error) = private::for_good(id, why) {
+        crate::log::warning!("unit {} could not get private memory ({error}); it stays in the ring", id.0);
+        return;
+    }
+    let mut world = lock_world();
+    let Some(unit) = world.unit_mut(id) else { return };
+    unit.state = UnitState::Resident;
+    unit.stay = Some(flextensor_core::plan::StayReason::Private);
+    if let Some(arena) = arena::arena() {
+        arena.set_meaning(unit.base, unit.pages, Meaning::Nothing);
+    }
+}

@@ -1,0 +1,191 @@
+//! The one range of addresses that holds every managed region, and what each of its pages means to a launch.
+//! Physical memory behind the addresses is `regions`' matter.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use flextensor_core::units::UnitId;
+
+use crate::ffi::result::CudaResult;
+use crate::ffi::vmm;
+
+/// Bytes of one page: the driver's granularity, and the unit of everything here.
+pub(crate) const PAGE: u64 = 2 << 20;
+
+/// Addresses that are reserved once: far more than any machine's memory, so that they are never short.
+const ARENA_BYTES: u64 = 1 << 40;
+
+/// What a launch that shows an address has to do. Packed into one word, so that one load answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Meaning {
+    /// Nothing: no weight, or one that stays.
+    Nothing,
+    /// A weight whose model is being learnt.
+    Learning(UnitId),
+    /// A weight with pages in the ring.
+    Streamed(UnitId),
+}
+
+const LEARNING: u32 = 1 << 30;
+const STREAMED: u32 = 2 << 30;
+const NUMBER: u32 = LEARNING - 1;
+
+impl Meaning {
+    fn pack(self) -> u32 {
+        match self {
+            Meaning::Nothing => 0,
+            Meaning::Learning(unit) => LEARNING | unit.0,
+            Meaning::Streamed(unit) => STREAMED | unit.0,
+        }
+    }
+
+    fn unpack(word: u32) -> Self {
+        match word & !NUMBER {
+            LEARNING => Meaning::Learning(UnitId(word & NUMBER)),
+            STREAMED => Meaning::Streamed(UnitId(word & NUMBER)),
+            _ => Meaning::Nothing,
+        }
+    }
+}
+
+/// The reserved range.
+pub(crate) struct Arena {
+    base: u64,
+    pages: Box<[AtomicU32]>,
+    space: Mutex<BTreeMap<u64, u64>>,
+}
+
+static ARENA: OnceLock<Arena> = OnceLock::new();
+
+/// The arena, once a region has been made.
+#[inline]
+pub(crate) fn arena() -> Option<&'static Arena> {
+    ARENA.get()
+}
+
+/// The arena; reserves it at the first call.
+pub(crate) fn arena_or_reserve() -> CudaResult<&'static Arena> {
+    if let Some(arena) = ARENA.get() {
+        return Ok(arena);
+    }
+    let base = vmm::reserve(ARENA_BYTES as usize, PAGE as usize, 0)?;
+    let pages = (0..ARENA_BYTES / PAGE).map(|_| AtomicU32::new(0)).collect();
+    let all = BTreeMap::from([(0, ARENA_BYTES / PAGE)]);
+    let arena = Arena { base, pages, space: Mutex::new(all) };
+    if ARENA.set(arena).is_err() {
+        // Another thread was first; addresses that nobody uses can go back, and if not, they cost nothing.
+        let _ = vmm::unreserve(base, ARENA_BYTES as usize);
+    }
+    ARENA.get().ok_or(crate::ffi::result::CudaError(crate::ffi::types::CUresult::CUDA_ERROR_UNKNOWN))
+}
+
+impl Arena {
+    /// First address.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Length in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        ARENA_BYTES
+    }
+
+    /// Whether the address lies in the range. One subtraction and one compare: nearly every word of a launch ends here.
+    #[inline]
+    pub(crate) fn contains(&self, address: u64) -> bool {
+        address.wrapping_sub(self.base) < ARENA_BYTES
+    }
+
+    /// What a launch has to do about this address.
+    #[inline]
+    pub(crate) fn meaning(&self, address: u64) -> Meaning {
+        let offset = address.wrapping_sub(self.base);
+        if offset >= ARENA_BYTES {
+            return Meaning::Nothing;
+        }
+        match self.pages.get((offset / PAGE) as usize) {
+            Some(page) => Meaning::unpack(page.load(Ordering::Acquire)),
+            None => Meaning::Nothing,
+        }
+    }
+
+    /// Sets the meaning of `count` pages from the one at `address` on.
+    pub(crate) fn set_meaning(&self, address: u64, count: u64, meaning: Meaning) {
+        let first = (address.wrapping_sub(self.base) / PAGE) as usize;
+        for page in self.pages.iter().skip(first).take(count as usize) {
+            page.store(meaning.pack(), Ordering::Release);
+        }
+    }
+
+    /// Takes addresses for `count` pages. One more page stays empty behind them: an address one past a region's end must not be the next one's first.
+    pub(crate) fn take(&self, count: u64) -> Option<u64> {
+        let wanted = count + 1;
+        let mut space = self.space.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (&start, &free) = space.iter().find(|&(_, &free)| free >= wanted)?;
+        space.remove(&start);
+        if free > wanted {
+            space.insert(start + wanted, free - wanted);
+        }
+        Some(self.base + start * PAGE)
+    }
+
+    /// Gives the addresses of [`Arena::take`] back.
+    pub(crate) fn give_back(&self, address: u64, count: u64) {
+        let mut space = self.space.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (mut start, mut length) = ((address - self.base) / PAGE, count + 1);
+        if let Some((&before, &free)) = space.range(..start).next_back()
+            && before + free == start
+        {
+            space.remove(&before);
+            start = before;
+            length += free;
+        }
+        if let Some(after) = space.remove(&(start + length)) {
+            length += after;
+        }
+        space.insert(start, length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arena_of(pages: u64) -> Arena {
+        Arena {
+            base: 1 << 44,
+            pages: (0..pages).map(|_| AtomicU32::new(0)).collect(),
+            space: Mutex::new(BTreeMap::from([(0, pages)])),
+        }
+    }
+
+    #[test]
+    fn every_meaning_survives_packing() {
+        for meaning in [Meaning::Nothing, Meaning::Learning(UnitId(0)), Meaning::Streamed(UnitId(77)), Meaning::Learning(UnitId(NUMBER))] {
+            assert_eq!(Meaning::unpack(meaning.pack()), meaning);
+        }
+    }
+
+    #[test]
+    fn the_page_behind_a_region_belongs_to_nobody() {
+        let arena = arena_of(16);
+        let first = arena.take(3).expect("room for three");
+        let second = arena.take(3).expect("room for three more");
+        assert_eq!(second, first + 4 * PAGE);
+        arena.set_meaning(second, 3, Meaning::Learning(UnitId(5)));
+        assert_eq!(arena.meaning(first + 3 * PAGE), Meaning::Nothing);
+        assert_eq!(arena.meaning(second + 1), Meaning::Learning(UnitId(5)));
+    }
+
+    #[test]
+    fn given_back_addresses_join_and_are_found_again() {
+        let arena = arena_of(12);
+        let taken: Vec<u64> = (0..3).map(|_| arena.take(3).expect("room")).collect();
+        assert_eq!(arena.take(1), None);
+        arena.give_back(taken[0], 3);
+        arena.give_back(taken[2], 3);
+        arena.give_back(taken[1], 3);
+        assert_eq!(arena.take(11), Some(taken[0]));
+    }
+}

@@ -1,0 +1,168 @@
+//! Copies and fills by address: uses, and writes, of weights that no launch shows. Small copies to the device are searched for addresses of weights.
+//! Which driver call moves what is `hooks/copy`'s matter.
+
+#![expect(unsafe_code, reason = "reads the source of small copies")]
+
+use flextensor_core::pager::{Access, Certainty, Hit, Verdict};
+use flextensor_core::plan::StayReason;
+use flextensor_core::units::UnitId;
+
+use super::arena::{Arena, Meaning, PAGE, arena};
+use super::streaming::ring_of;
+use super::world::world;
+use super::{gate, graphs, learn, private};
+use crate::ffi::stream::Stream;
+use crate::ffi::types::CUresult;
+use crate::outcome::{Outcome, Reason};
+
+/// Copies up to this many bytes are searched: pointer arrays are small.
+const SEARCHED_BYTES: usize = 64 << 10;
+
+/// One side of a copy, or the target of a fill.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand {
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) writes: bool,
+}
+
+impl Operand {
+    pub(crate) fn read(address: u64, bytes: usize) -> Self {
+        Self { address, bytes: bytes as u64, writes: false }
+    }
+
+    pub(crate) fn write(address: u64, bytes: usize) -> Self {
+        Self { address, bytes: bytes as u64, writes: true }
+    }
+}
+
+/// Handles a call that touches these ranges in order on `stream`. `issue` makes the call.
+pub(crate) fn handle(stream: Stream, operands: &[Operand], mut issue: impl FnMut() -> CUresult) -> Outcome {
+    let Some(arena) = arena() else { return Outcome::Bypass(Reason::NotManaged) };
+    if operands.iter().all(|operand| !shows(arena, operand)) {
+        return Outcome::Bypass(Reason::NotManaged);
+    }
+    loop {
+        let shown = units_of(arena, operands);
+        if graphs::is_capturing(stream) {
+            return match graphs::keep(shown.iter().map(|(meaning, _)| *meaning)) {
+                Ok(()) => Outcome::Done(issue()),
+                Err(code) => Outcome::Fail(code),
+            };
+        }
+        let inside = gate::enter();
+        if units_of(arena, operands) != shown {
+            continue;
+        }
+        match attempt(stream, &shown, &mut issue) {
+            Ok(code) => return Outcome::Done(code),
+            Err(unit) => {
+                drop(inside);
+                if let Err(error) = private::for_good(unit, "a copy needs more of it at once than the ring holds") {
+                    return Outcome::Fail(error.into());
+                }
+            }
+        }
+    }
+}
+
+fn attempt(stream: Stream, shown: &[(Meaning, bool)], issue: &mut impl FnMut() -> CUresult) -> Result<CUresult, UnitId> {
+    let hits: Vec<Hit> = shown.iter().filter_map(|&(meaning, writes)| hit_of(meaning, writes)).collect();
+    let mut verdicts = vec![Verdict::Ready; hits.len()];
+    let device = shown.iter().find_map(|(meaning, _)| super::device_of_meaning(*meaning)).unwrap_or(0);
+    if !hits.is_empty()
+        && let Some(ring) = ring_of(device).as_mut()
+    {
+        if ring.failed.is_some() {
+            return Ok(CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        ring.acquire(stream, &hits, &mut verdicts);
+        let stuck = hits.iter().zip(&verdicts).find(|(_, verdict)| !verdict.in_place());
+        if let Some((hit, _)) = stuck {
+            let unit = hit.unit;
+            ring.launched(stream, &hits, &verdicts);
+            return Err(unit);
+        }
+    }
+    let code = issue();
+    if !hits.is_empty()
+        && let Some(ring) = ring_of(device).as_mut()
+    {
+        for hit in hits.iter().filter(|hit| hit.access == Access::Write) {
+            if let Some(unit) = ring.unit_mut(hit.unit) {
+                // The program changed the bytes: no suspect can be judged by them.
+                unit.suspects.clear();
+                unit.checksum = None;
+            }
+        }
+        ring.launched(stream, &hits, &verdicts);
+    }
+    for (meaning, _) in shown {
+        if let Meaning::Learning(unit) = meaning {
+            learn::after_copy(*unit, stream);
+        }
+    }
+    Ok(code)
+}
+
+fn hit_of(meaning: Meaning, writes: bool) -> Option<Hit> {
+    let Meaning::Streamed(unit) = meaning else { return None };
+    let access = if writes { Access::Write } else { Access::Read };
+    Some(Hit { unit, access, certainty: Certainty::Live, hold: false, can_redirect: false })
+}
+
+fn shows(arena: &Arena, operand: &Operand) -> bool {
+    arena.contains(operand.address) && pages(operand).any(|address| arena.meaning(address) != Meaning::Nothing)
+}
+
+fn pages(operand: &Operand) -> impl Iterator<Item = u64> + use<> {
+    let end = operand.address.saturating_add(operand.bytes);
+    (operand.address / PAGE..end.div_ceil(PAGE)).map(|page| page * PAGE)
+}
+
+/// Each unit once, and whether the call writes it.
+fn units_of(arena: &Arena, operands: &[Operand]) -> Vec<(Meaning, bool)> {
+    let mut units: Vec<(Meaning, bool)> = Vec::new();
+    for operand in operands.iter().filter(|operand| arena.contains(operand.address)) {
+        for address in pages(operand) {
+            let meaning = arena.meaning(address);
+            if meaning == Meaning::Nothing {
+                continue;
+            }
+            match units.iter_mut().find(|(known, _)| *known == meaning) {
+                Some((_, writes)) => *writes |= operand.writes,
+                None => units.push((meaning, operand.writes)),
+            }
+        }
+    }
+    units
+}
+
+/// A small copy to the device may carry addresses of weights to where no launch shows them: such weights stay resident.
+///
+/// # Safety
+/// `source` is what the program passes as host memory of `bytes` bytes.
+pub(crate) unsafe fn search_for_addresses(source: *const u8, bytes: usize) -> Result<(), CUresult> {
+    let Some(arena) = arena() else { return Ok(()) };
+    if source.is_null() || bytes > SEARCHED_BYTES {
+        return Ok(());
+    }
+    for offset in (0..bytes / 8 * 8).step_by(8) {
+        // SAFETY: the word lies within the bytes that the caller vouches for.
+        let word = unsafe { source.add(offset) };
+        // SAFETY: as above; the read needs no alignment.
+        let address = unsafe { word.cast::<u64>().read_unaligned() };
+        match arena.meaning(address) {
+            Meaning::Nothing => {}
+            Meaning::Learning(unit) => {
+                if let Some(unit) = world().unit_mut(unit) {
+                    unit.stay = Some(StayReason::Escaped);
+                }
+            }
+            Meaning::Streamed(unit) => {
+                private::for_good(unit, "its address went to device memory, where its uses cannot be seen").map_err(CUresult::from)?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! Captures and graphs, for now: a weight that a graph shows gets private pages before the graph can run, and keeps them. Prefetch inside graphs is a later step.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use flextensor_core::plan::StayReason;
+
+use super::arena::{Meaning, arena};
+use super::launch::Launch;
+use super::scan::Found;
+use super::{private, world};
+use crate::ffi::stream::{self, Stream};
+use crate::ffi::types::{CUfunction, CUresult, CUstream, c_void};
+
+/// Captures that began and have not ended.
+static CAPTURES: AtomicUsize = AtomicUsize::new(0);
+
+/// A capture began (`+1`) or ended (`-1`).
+pub(crate) fn capture_began() {
+    CAPTURES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A capture ended, with or without a graph.
+pub(crate) fn capture_ended() {
+    let _ = CAPTURES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |captures| Some(captures.saturating_sub(1)));
+}
+
+/// Whether any stream captures now.
+pub(crate) fn any_capture() -> bool {
+    CAPTURES.load(Ordering::Relaxed) > 0
+}
+
+/// Whether this stream captures. Asked of the driver only while there is a capture: other streams join one by events.
+pub(crate) fn is_capturing(stream: Stream) -> bool {
+    any_capture() && stream::is_capturing(stream).unwrap_or(false)
+}
+
+/// A launch that becomes a node: its weights stay where they are for good. None when the launch has to look again.
+pub(crate) fn capture_launch(found: &[Found], issue: impl FnOnce() -> CUresult) -> Option<CUresult> {
+    match keep(found.iter().map(|found| found.meaning)) {
+        Ok(()) => Some(issue()),
+        Err(code) => Some(code),
+    }
+}
+
+/// Makes what these addresses show private, and keeps it so.
+pub(crate) fn keep(shown: impl Iterator<Item = Meaning>) -> Result<(), CUresult> {
+    for meaning in shown {
+        match meaning {
+            Meaning::Nothing => {}
+            Meaning::Learning(unit) => {
+                if let Some(unit) = world::world().unit_mut(unit) {
+                    unit.stay = Some(StayReason::GraphHeld);
+                }
+            }
+            Meaning::Streamed(unit) => private::for_good(unit, "a CUDA graph reads it").map_err(CUresult::from)?,
+        }
+    }
+    Ok(())
+}
+
+/// As [`keep`], for what a kernel node passes to its kernel.
+#[expect(unsafe_code, reason = "reads what the program passes to the driver")]
+pub(crate) fn keep_parameters(function: CUfunction, pointers: *mut *mut c_void, extra: *mut *mut c_void) -> Result<(), CUresult> {
+    let Some(arena) = arena() else { return Ok(()) };
+    let node = Launch { function, stream: Stream::from(std::ptr::null_mut::<()>() as CUstream), pointers, extra };
+    let Some(parameters) = node.parameters() else { return Ok(()) };
+    let mut shown = Vec::new();
+    // SAFETY: the parameters are those that the program passes to the driver now.
+    unsafe { parameters.each_weight(arena, |found| shown.push(found.meaning)) };
+    keep(shown.into_iter())
+}

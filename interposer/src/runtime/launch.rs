@@ -1,0 +1,244 @@
+//! The way of a launch: scan, and for the few launches that show a weight, check, enqueue, record.
+//! Rules are the pager's; learning is `learn`'s; captures and graphs are `graphs`'.
+
+use std::cell::Cell;
+
+use flextensor_core::pager::{Access, Certainty, Hit, Verdict};
+use flextensor_core::units::UnitId;
+
+use super::arena::{Arena, Meaning, arena};
+use super::layouts;
+use super::scan::{Found, Parameters, Patched};
+use super::streaming::{Streaming, ring_of};
+use super::words::{Word, words};
+use super::{gate, graphs, learn, private, verify};
+use crate::ffi::stream::Stream;
+use crate::ffi::types::{CUfunction, CUresult, c_void};
+use crate::outcome::{Outcome, Reason};
+
+/// What the program asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Launch {
+    pub(crate) function: CUfunction,
+    pub(crate) stream: Stream,
+    pub(crate) pointers: *mut *mut c_void,
+    pub(crate) extra: *mut *mut c_void,
+}
+
+/// Room that a thread keeps from launch to launch.
+#[derive(Default)]
+struct Scratch {
+    found: Vec<Found>,
+    hits: Vec<Hit>,
+    verdicts: Vec<Verdict>,
+    patched: Patched,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+impl Launch {
+    /// Where the launch's parameters lie; none if the driver does not tell the function's layout.
+    #[expect(unsafe_code, reason = "reads what the program passes to the driver")]
+    pub(super) fn parameters(&self) -> Option<Parameters> {
+        if !self.pointers.is_null() {
+            let layout = layouts::layout_of(self.function)?;
+            return Some(Parameters::Each { pointers: self.pointers, layout });
+        }
+        if self.extra.is_null() {
+            return Some(Parameters::Nothing);
+        }
+        // SAFETY: the program passes the list to the driver in this very call.
+        unsafe { super::scan::packed(self.extra) }
+    }
+}
+
+/// Handles a launch. `issue` enqueues it with the given `kernelParams` and `extra`.
+#[expect(unsafe_code, reason = "reads what the program passes to the driver")]
+pub(crate) fn handle(launch: Launch, mut issue: impl FnMut(*mut *mut c_void, *mut *mut c_void) -> CUresult) -> Outcome {
+    let Some(arena) = arena() else { return Outcome::Bypass(Reason::NotManaged) };
+    let Some(parameters) = launch.parameters() else { return Outcome::Bypass(Reason::NotManaged) };
+    let mut any = false;
+    // SAFETY: the parameters are those of the launch that the program makes now.
+    unsafe { parameters.each_weight(arena, |_| any = true) };
+    if !any {
+        return Outcome::Bypass(Reason::NotManaged);
+    }
+    let mut scratch = SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default();
+    let code = loop {
+        scratch.found.clear();
+        // SAFETY: as above.
+        unsafe { parameters.each_weight(arena, |found| scratch.found.push(found)) };
+        if let Some(code) = attempt(arena, launch, parameters, &mut scratch, &mut issue) {
+            break code;
+        }
+    };
+    let _ = SCRATCH.try_with(|cell| cell.set(Some(scratch)));
+    Outcome::Done(code)
+}
+
+/// One try. None when meanings changed under it, so that it has to look again.
+fn attempt(
+    arena: &Arena,
+    launch: Launch,
+    parameters: Parameters,
+    scratch: &mut Scratch,
+    issue: &mut impl FnMut(*mut *mut c_void, *mut *mut c_void) -> CUresult,
+) -> Option<CUresult> {
+    if graphs::is_capturing(launch.stream) {
+        return graphs::capture_launch(&scratch.found, || issue(launch.pointers, launch.extra));
+    }
+    let inside = gate::enter();
+    // What was found before the gate may have been remapped meanwhile.
+    if scratch.found.iter().any(|found| arena.meaning(found.address) != found.meaning) {
+        return None;
+    }
+    let learning = scratch.found.iter().any(|found| matches!(found.meaning, Meaning::Learning(_)));
+    if learning {
+        learn::before_launch(&scratch.found, launch.stream);
+    }
+    let streamed = scratch.found.iter().find_map(|found| match found.meaning {
+        Meaning::Streamed(unit) => Some(unit),
+        _ => None,
+    });
+    let code = match streamed {
+        None => issue(launch.pointers, launch.extra),
+        Some(_) => match launch_streamed(launch, parameters, scratch, issue) {
+            Ok(code) => code,
+            Err(unit) => {
+                drop(inside);
+                return private::for_good(unit, "its pages were needed by others at the same moment").err().map(CUresult::from);
+            }
+        },
+    };
+    if learning {
+        learn::after_launch(&scratch.found, launch.function.addr(), launch.stream);
+    }
+    drop(inside);
+    Some(code)
+}
+
+/// A launch that shows streamed units. `Err` names one whose pages cannot be had and whose word cannot be redirected.
+fn launch_streamed(
+    launch: Launch,
+    parameters: Parameters,
+    scratch: &mut Scratch,
+    issue: &mut impl FnMut(*mut *mut c_void, *mut *mut c_void) -> CUresult,
+) -> Result<CUresult, UnitId> {
+    let device = super::device_of(&scratch.found);
+    {
+        let mut ring = ring_of(device);
+        let Some(ring) = ring.as_mut() else { return Ok(issue(launch.pointers, launch.extra)) };
+        if ring.failed.is_some() {
+            return Ok(CUresult::CUDA_ERROR_UNKNOWN);
+        }
+        collect_hits(ring, launch, scratch);
+        scratch.verdicts.clear();
+        scratch.verdicts.resize(scratch.hits.len(), Verdict::Ready);
+        ring.acquire(launch.stream, &scratch.hits, &mut scratch.verdicts);
+        if let Some(unit) = stuck(scratch) {
+            ring.launched(launch.stream, &scratch.hits, &scratch.verdicts);
+            return Err(unit);
+        }
+        redirect(ring, parameters, scratch);
+    }
+    let redirected = scratch.verdicts.iter().any(|verdict| !verdict.in_place());
+    let code = match (redirected, parameters) {
+        (true, Parameters::Packed { .. }) => issue(std::ptr::null_mut(), scratch.patched.pointers()),
+        (true, _) => issue(scratch.patched.pointers(), std::ptr::null_mut()),
+        (false, _) => issue(launch.pointers, launch.extra),
+    };
+    let mut ring = ring_of(device);
+    if let Some(ring) = ring.as_mut() {
+        ring.launched(launch.stream, &scratch.hits, &scratch.verdicts);
+        note_words(ring, launch, scratch);
+    }
+    Ok(code)
+}
+
+/// One hit for each unit: certain if one word is, read-only if all words are.
+fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
+    let words = words();
+    scratch.hits.clear();
+    for found in &scratch.found {
+        let Meaning::Streamed(unit) = found.meaning else { continue };
+        let word = word_of(launch, found);
+        let access = if words.reads_only(word) { Access::Read } else { Access::Write };
+        let certainty = if words.is_live(word) { Certainty::Live } else { Certainty::Unknown };
+        match scratch.hits.iter_mut().find(|hit| hit.unit == unit) {
+            Some(hit) => {
+                hit.certainty = hit.certainty.max(certainty);
+                if access == Access::Write {
+                    hit.access = access;
+                }
+            }
+            None => {
+                let streamed = ring.unit(unit);
+                let hold = streamed.is_some_and(|unit| unit.hold);
+                let can_redirect = streamed.is_some_and(|unit| unit.shadow.view.is_some());
+                let certainty = if learn::in_owner(unit) { Certainty::Owner } else { certainty };
+                scratch.hits.push(Hit { unit, access, certainty, hold, can_redirect });
+            }
+        }
+    }
+}
+
+/// A unit that is neither in place nor to be redirected.
+fn stuck(scratch: &Scratch) -> Option<UnitId> {
+    let mut both = scratch.hits.iter().zip(&scratch.verdicts);
+    both.find(|(hit, verdict)| !verdict.in_place() && !hit.can_redirect).map(|(hit, _)| hit.unit)
+}
+
+/// Fills the patched copy of the parameters if any word has to point at a view.
+#[expect(unsafe_code, reason = "copies what the program passes to the driver")]
+fn redirect(ring: &Streaming, parameters: Parameters, scratch: &mut Scratch) {
+    if scratch.verdicts.iter().all(|verdict| verdict.in_place()) {
+        return;
+    }
+    let Scratch { found, hits, verdicts, patched } = scratch;
+    let changes = found.iter().filter_map(|found| {
+        let Meaning::Streamed(unit) = found.meaning else { return None };
+        let at = hits.iter().position(|hit| hit.unit == unit)?;
+        if verdicts[at].in_place() {
+            return None;
+        }
+        let streamed = ring.unit(unit)?;
+        Some((*found, streamed.shadow.view? + (found.address - streamed.base)))
+    });
+    // SAFETY: the parameters are those of the launch that the program makes now, and the words were found in them.
+    unsafe { patched.fill(parameters, changes) };
+}
+
+/// What the launch taught: words that begin uses are live; words that may have written are suspects of the next write-back.
+fn note_words(ring: &mut Streaming, launch: Launch, scratch: &Scratch) {
+    let (context, device) = (ring.context, ring.device);
+    for (hit, verdict) in scratch.hits.iter().zip(&scratch.verdicts) {
+        let shown = scratch.found.iter().filter(|found| found.meaning == Meaning::Streamed(hit.unit));
+        if *verdict == Verdict::Began {
+            let mut words = words();
+            shown.clone().for_each(|found| words.mark_live(word_of(launch, found)));
+        }
+        if hit.access == Access::Read {
+            continue;
+        }
+        let Some(unit) = ring.unit_mut(hit.unit) else { continue };
+        let open: Vec<Word> = {
+            let words = words();
+            shown.map(|found| word_of(launch, found)).filter(|&word| !words.reads_only(word)).collect()
+        };
+        if verdict.in_place() {
+            for word in open {
+                if !unit.suspects.contains(&word) {
+                    unit.suspects.push(word);
+                }
+            }
+        } else {
+            verify::after_redirect(context, device, hit.unit, unit, launch.stream, &open);
+        }
+    }
+}
+
+fn word_of(launch: Launch, found: &Found) -> Word {
+    (launch.function.addr(), found.offset)
+}

@@ -1,0 +1,305 @@
+//! Observes passes while a model is learnt: which launch uses which unit, for which owner, and how long it takes.
+//! What a profile is made of is core's `profile`; when to observe is the phase's word.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard};
+
+use flextensor_core::profile::{PassRecord, ProfileCollector};
+use flextensor_core::units::{ModelId, UnitId};
+
+use super::arena::Meaning;
+use super::scan::Found;
+use super::words::words;
+use crate::ffi::event::{self, Event};
+use crate::ffi::result::CudaResult;
+use crate::ffi::stream::Stream;
+
+/// Who holds a unit in a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) model: ModelId,
+    pub(crate) owner: u32,
+    /// The enclosing trap, or -1.
+    pub(crate) trap: i32,
+}
+
+/// One use as it was seen.
+struct Seen {
+    unit: UnitId,
+    owner: u32,
+    /// In its owner's forward; otherwise only in its trap's or in the pass.
+    certain: bool,
+    end: Option<Event>,
+}
+
+/// A pass that is going on, or whose events have not been read yet.
+struct Pass {
+    model: ModelId,
+    shape: u64,
+    timed: bool,
+    start: Option<Event>,
+    end: Option<Event>,
+    uses: Vec<Seen>,
+    /// Owners whose forward was entered in this pass.
+    entered: BTreeSet<u32>,
+    traps: Vec<u32>,
+    stream: Option<Stream>,
+}
+
+/// Everything learnt.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    holders: BTreeMap<UnitId, Vec<Holder>>,
+    active: Vec<Pass>,
+    finished: Vec<Pass>,
+    pub(crate) collector: ProfileCollector,
+    spare: Vec<Event>,
+    /// Hits that no rule counted as a use.
+    pub(crate) doubtful: u64,
+    pub(crate) hits: u64,
+}
+
+static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
+
+thread_local! {
+    static OWNERS: RefCell<Vec<(ModelId, u32)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Runs `work` on the locked recorder.
+pub(crate) fn recorder<T>(work: impl FnOnce(&mut Recorder) -> T) -> T {
+    let mut guard: MutexGuard<'_, Option<Recorder>> = RECORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    work(guard.get_or_insert_default())
+}
+
+/// The owner's forward begins on this thread.
+pub(crate) fn owner_enter(model: ModelId, owner: u32) {
+    let _ = OWNERS.try_with(|owners| owners.borrow_mut().push((model, owner)));
+    recorder(|recorder| {
+        if let Some(pass) = recorder.active.iter_mut().rev().find(|pass| pass.model == model) {
+            pass.entered.insert(owner);
+        }
+    });
+}
+
+/// The owner's forward has returned on this thread; forwards inside it that never did have ended with it.
+pub(crate) fn owner_exit(model: ModelId, owner: u32) {
+    let _ = OWNERS.try_with(|owners| {
+        let mut owners = owners.borrow_mut();
+        if let Some(at) = owners.iter().rposition(|&entry| entry == (model, owner)) {
+            owners.truncate(at);
+        }
+    });
+}
+
+fn is_entered(holder: &Holder) -> bool {
+    OWNERS.try_with(|owners| owners.borrow().contains(&(holder.model, holder.owner))).unwrap_or(false)
+}
+
+/// Whether this thread is inside the forward of an owner of the unit. Owners report only while somebody wants to know.
+pub(crate) fn in_owner(unit: UnitId) -> bool {
+    if OWNERS.try_with(|owners| owners.borrow().is_empty()).unwrap_or(true) {
+        return false;
+    }
+    recorder(|recorder| recorder.holders.get(&unit).is_some_and(|holders| holders.iter().any(is_entered)))
+}
+
+/// A launch that shows units being learnt is about to be enqueued: the first of a pass marks its start.
+pub(crate) fn before_launch(found: &[Found], stream: Stream) {
+    recorder(|recorder| {
+        let shown = found.iter().filter_map(learning);
+        let models: BTreeSet<ModelId> =
+            shown.filter_map(|unit| recorder.holders.get(&unit)).flatten().map(|holder| holder.model).collect();
+        let waiting = |pass: &Pass| pass.timed && pass.start.is_none() && models.contains(&pass.model);
+        let starting: Vec<usize> = (0..recorder.active.len()).filter(|&at| waiting(&recorder.active[at])).collect();
+        for at in starting {
+            let mark = recorder.mark(stream);
+            recorder.active[at].start = mark;
+        }
+    });
+}
+
+/// The launch is enqueued: its uses are noted, and their words are live from now on.
+pub(crate) fn after_launch(found: &[Found], function: usize, stream: Stream) {
+    recorder(|recorder| {
+        for found in found {
+            let Some(unit) = learning(found) else { continue };
+            recorder.hits += 1;
+            match recorder.note(unit, stream) {
+                Noted::Began => words().mark_live((function, found.offset)),
+                Noted::GoesOn => {}
+                Noted::Doubtful => recorder.doubtful += 1,
+            }
+        }
+    });
+}
+
+/// A copy or fill by address is a use like a launch's.
+pub(crate) fn after_copy(unit: UnitId, stream: Stream) {
+    recorder(|recorder| {
+        recorder.note(unit, stream);
+    });
+}
+
+fn learning(found: &Found) -> Option<UnitId> {
+    match found.meaning {
+        Meaning::Learning(unit) => Some(unit),
+        _ => None,
+    }
+}
+
+enum Noted {
+    Began,
+    GoesOn,
+    Doubtful,
+}
+
+impl Recorder {
+    /// The unit is held like this too from now on.
+    pub(crate) fn add_holders(&mut self, unit: UnitId, holders: Vec<Holder>) {
+        self.holders.entry(unit).or_default().extend(holders);
+    }
+
+    /// A pass begins. `timed`: its times are to be kept.
+    pub(crate) fn pass_begin(&mut self, model: ModelId, shape: u64, timed: bool) {
+        self.active.push(Pass {
+            model,
+            shape,
+            timed,
+            start: None,
+            end: None,
+            uses: Vec::new(),
+            entered: BTreeSet::new(),
+            traps: Vec::new(),
+            stream: None,
+        });
+    }
+
+    /// The pass has ended. `keep`: it counts as an observation.
+    pub(crate) fn pass_end(&mut self, model: ModelId, keep: bool) {
+        let Some(at) = self.active.iter().rposition(|pass| pass.model == model) else { return };
+        let mut pass = self.active.remove(at);
+        if let Some(stream) = pass.stream.filter(|_| pass.timed) {
+            pass.end = self.mark(stream);
+        }
+        if keep {
+            self.finished.push(pass);
+        } else {
+            self.recycle(&pass);
+        }
+    }
+
+    /// A trap's forward begins.
+    pub(crate) fn trap_enter(&mut self, model: ModelId, trap: u32) {
+        if let Some(pass) = self.active.iter_mut().rev().find(|pass| pass.model == model) {
+            pass.traps.push(trap);
+        }
+    }
+
+    /// A trap's forward has returned.
+    pub(crate) fn trap_exit(&mut self, model: ModelId, trap: u32) {
+        let Some(pass) = self.active.iter_mut().rev().find(|pass| pass.model == model) else { return };
+        if let Some(at) = pass.traps.iter().rposition(|&entered| entered == trap) {
+            pass.traps.truncate(at);
+        }
+    }
+
+    /// Where the model's pass that is going on, or ended last, runs.
+    pub(crate) fn stream_of(&self, model: ModelId) -> Option<Stream> {
+        self.active.iter().chain(&self.finished).rev().find(|pass| pass.model == model)?.stream
+    }
+
+    /// Reads the events of all finished passes; waits for the last of them.
+    pub(crate) fn settle(&mut self) {
+        for pass in std::mem::take(&mut self.finished) {
+            if let Some(end) = pass.end {
+                let _ = event::synchronize(end);
+            }
+            let record = to_record(&pass);
+            self.collector.add(record);
+            self.recycle(&pass);
+        }
+    }
+
+    /// These units are gone.
+    pub(crate) fn forget_units(&mut self, units: &[UnitId]) {
+        self.holders.retain(|unit, _| !units.contains(unit));
+    }
+
+    /// The model is gone.
+    pub(crate) fn forget(&mut self, model: ModelId) {
+        self.collector.forget(model);
+        self.active.retain(|pass| pass.model != model);
+        for holders in self.holders.values_mut() {
+            holders.retain(|holder| holder.model != model);
+        }
+        self.holders.retain(|_, holders| !holders.is_empty());
+    }
+
+    fn note(&mut self, unit: UnitId, stream: Stream) -> Noted {
+        let Some(holders) = self.holders.get(&unit) else { return Noted::Doubtful };
+        let Some((at, holder, certain)) = self.use_of(holders) else { return Noted::Doubtful };
+        let timed = self.active[at].timed;
+        self.active[at].stream = Some(stream);
+        let group = self.active[at].uses.iter_mut().rev().take_while(|seen| seen.owner == holder.owner);
+        if let Some(seen) = group.into_iter().find(|seen| seen.unit == unit) {
+            if let Some(end) = seen.end {
+                let _ = event::record(end, stream);
+            }
+            return Noted::GoesOn;
+        }
+        let end = if timed { self.mark(stream) } else { None };
+        self.active[at].uses.push(Seen { unit, owner: holder.owner, certain, end });
+        if certain { Noted::Began } else { Noted::GoesOn }
+    }
+
+    /// The pass and holder that use a unit now, and whether that is certain: in the owner's forward; or, where that was never entered, in the trap's.
+    fn use_of(&self, holders: &[Holder]) -> Option<(usize, Holder, bool)> {
+        for (at, pass) in self.active.iter().enumerate().rev() {
+            let mine = || holders.iter().filter(|holder| holder.model == pass.model);
+            if let Some(holder) = mine().find(|holder| is_entered(holder)) {
+                return Some((at, *holder, true));
+            }
+            let in_trap = |holder: &&Holder| holder.trap < 0 || pass.traps.is_empty() || pass.traps.contains(&(holder.trap as u32));
+            if let Some(holder) = mine().filter(in_trap).find(|holder| !pass.entered.contains(&holder.owner)) {
+                return Some((at, *holder, false));
+            }
+        }
+        None
+    }
+
+    fn mark(&mut self, stream: Stream) -> Option<Event> {
+        let event = match self.spare.pop() {
+            Some(event) => event,
+            None => event::create(true).ok()?,
+        };
+        event::record(event, stream).ok().map(|()| event)
+    }
+
+    fn recycle(&mut self, pass: &Pass) {
+        self.spare.extend(pass.start.into_iter().chain(pass.end).chain(pass.uses.iter().filter_map(|seen| seen.end)));
+    }
+}
+
+/// A unit that was seen in its owner's forward is not used elsewhere: other hits of it were stale words.
+fn to_record(pass: &Pass) -> PassRecord {
+    let certain: BTreeSet<UnitId> = pass.uses.iter().filter(|seen| seen.certain).map(|seen| seen.unit).collect();
+    let mut record =
+        if pass.timed && pass.start.is_some() { PassRecord::timed(pass.model, pass.shape) } else { PassRecord::order_only(pass.model, pass.shape) };
+    let mut last = pass.start;
+    for seen in pass.uses.iter().filter(|seen| seen.certain || !certain.contains(&seen.unit)) {
+        record.record(seen.unit, seen.owner, between(last, seen.end));
+        last = seen.end.or(last);
+    }
+    record.finish(between(last, pass.end))
+}
+
+fn between(start: Option<Event>, end: Option<Event>) -> f64 {
+    let elapsed = || -> CudaResult<f32> {
+        match (start, end) {
+            (Some(start), Some(end)) => event::elapsed_ms(start, end),
+            _ => Ok(0.0),
+        }
+    };
+    elapsed().map_or(0.0, f64::from)
+}

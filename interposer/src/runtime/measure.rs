@@ -1,0 +1,87 @@
+//! How long passes take once the plan is in force: two events a pass, read when they have completed, never waited for.
+//! What a time is compared with is the report's matter.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::ffi::event::{self, Event};
+use crate::ffi::stream::Stream;
+
+/// Passes kept for each shape.
+const KEPT: usize = 1024;
+/// Passes whose events may wait to be read; more are not measured.
+const IN_FLIGHT: usize = 64;
+
+/// Measured passes of one model.
+#[derive(Default)]
+pub(crate) struct Measure {
+    open: Option<(u64, Event)>,
+    in_flight: VecDeque<(u64, Event, Event)>,
+    spare: Vec<Event>,
+    samples: BTreeMap<u64, VecDeque<f32>>,
+    /// Passes begun in INFERENCE, measured or not.
+    pub(crate) passes: u64,
+}
+
+impl Measure {
+    /// A pass begins on `stream`.
+    pub(crate) fn begin(&mut self, shape: u64, stream: Stream) {
+        self.passes += 1;
+        self.collect();
+        if let Some((_, event)) = self.open.take() {
+            self.spare.push(event);
+        }
+        if self.in_flight.len() < IN_FLIGHT {
+            self.open = self.mark(stream).map(|event| (shape, event));
+        }
+    }
+
+    /// The pass ended.
+    pub(crate) fn end(&mut self, stream: Stream) {
+        let Some((shape, start)) = self.open.take() else { return };
+        match self.mark(stream) {
+            Some(end) => self.in_flight.push_back((shape, start, end)),
+            None => self.spare.push(start),
+        }
+    }
+
+    /// Reads what has completed.
+    pub(crate) fn collect(&mut self) {
+        while let Some(&(shape, start, end)) = self.in_flight.front() {
+            if !event::query(end).unwrap_or(true) {
+                return;
+            }
+            self.in_flight.pop_front();
+            self.spare.extend([start, end]);
+            if let Ok(ms) = event::elapsed_ms(start, end) {
+                let samples = self.samples.entry(shape).or_default();
+                if samples.len() == KEPT {
+                    samples.pop_front();
+                }
+                samples.push_back(ms);
+            }
+        }
+    }
+
+    /// Median and number of the passes of each shape, in milliseconds.
+    pub(crate) fn medians(&self) -> impl Iterator<Item = (u64, f64, usize)> {
+        self.samples.iter().map(|(&shape, samples)| {
+            let mut sorted: Vec<f32> = samples.iter().copied().collect();
+            sorted.sort_by(f32::total_cmp);
+            (shape, f64::from(sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)), sorted.len())
+        })
+    }
+
+    fn mark(&mut self, stream: Stream) -> Option<Event> {
+        let event = match self.spare.pop() {
+            Some(event) => event,
+            None => event::create(true).ok()?,
+        };
+        match event::record(event, stream) {
+            Ok(()) => Some(event),
+            Err(_) => {
+                self.spare.push(event);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Allocation and release: large allocations become regions, and go when their users have ended.
+//! What becomes of weights in them is decided elsewhere.
+
+use super::arena::{Meaning, PAGE, arena, arena_or_reserve};
+use super::regions::Region;
+use super::streaming::ring_of;
+use super::world::{UnitState, World, world};
+use super::{gate, learn};
+use crate::ffi::context;
+use crate::ffi::result::CudaResult;
+use crate::ffi::types::CUresult;
+use crate::log;
+
+/// Makes a region of `bytes` on the current device and returns its first address.
+pub(crate) fn alloc(bytes: u64) -> CudaResult<u64> {
+    let arena = arena_or_reserve()?;
+    let region = Region::make(arena, bytes, context::device()?, context::current()?)?;
+    let base = region.base;
+    world().regions.insert(base, region);
+    super::python::look_around();
+    Ok(base)
+}
+
+/// Frees the region at `address`. None if the address is not in the arena at all.
+pub(crate) fn free(address: u64) -> Option<CUresult> {
+    let arena = arena().filter(|arena| arena.contains(address))?;
+    let closed = gate::close();
+    let mut world = world();
+    let Some(region) = world.regions.remove(&address) else { return Some(CUresult::CUDA_ERROR_INVALID_VALUE) };
+    // The driver's own free waits for work that may use the memory; programs rely on it.
+    if let Err(error) = context::with_current(region.context, context::synchronize)
+        && !error.is_deinitialized()
+    {
+        log::debug!("waiting for the users of {:#x} failed: {error}", region.base);
+    }
+    let gone = forget_units(&mut world, &region);
+    arena.set_meaning(region.base, region.pages(), Meaning::Nothing);
+    drop(world);
+    learn::recorder(|recorder| recorder.forget_units(&gone));
+    region.unback(arena);
+    drop(closed);
+    Some(CUresult::CUDA_SUCCESS)
+}
+
+fn forget_units(world: &mut World, region: &Region) -> Vec<flextensor_core::units::UnitId> {
+    let gone = world.units_in(region.base, region.pages());
+    for &id in &gone {
+        let Some(unit) = world.unit_mut(id) else { continue };
+        if unit.state == UnitState::Streamed
+            && let Some(ring) = ring_of(unit.device).as_mut()
+        {
+            let _ = context::with_current(unit.context, || {
+                let _ = ring.evict(id)?;
+                ring.drain()
+            });
+            ring.remove(id);
+        }
+        unit.state = UnitState::Gone;
+        unit.streamed = 0;
+    }
+    for model in world.models.values_mut() {
+        model.units.retain(|unit| !gone.contains(unit));
+    }
+    gone
+}
+
+/// First address and requested bytes of the region that holds the address.
+pub(crate) fn range(address: u64) -> Option<(u64, u64)> {
+    arena().filter(|arena| arena.contains(address))?;
+    let world = world();
+    let region = world.region_of(address)?;
+    Some((region.base, region.bytes))
+}
+
+/// GPU bytes that regions hold on all devices, rings not included.
+pub(crate) fn region_bytes() -> u64 {
+    world().regions.values().map(Region::private_bytes).sum()
+}
+
+/// A region's size in whole pages, for messages.
+pub(crate) fn whole_pages(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE) * PAGE
+}

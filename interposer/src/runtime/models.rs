@@ -1,0 +1,226 @@
+//! Models as the program names them: owners, weights, phase, and the units that come of the weights.
+//! Passes are `passes`' matter, placement `switch`'s.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use flextensor_core::phase::{PhaseEvent, PhaseSettings, PhaseState, step};
+use flextensor_core::plan::StayReason;
+use flextensor_core::units::{ModelId, UnitId};
+
+use super::arena::{Meaning, PAGE, arena};
+use super::learn::{self, Holder};
+use super::measure::Measure;
+use super::world::{Member, Unit, UnitState, World, world};
+use crate::ffi::context::{self, Context};
+use crate::ffi::stream::Stream;
+
+/// The weight may be streamed.
+pub(crate) const MAY_STREAM: u32 = 1;
+/// The weight may be read through pointers in memory.
+pub(crate) const INDIRECT: u32 = 2;
+
+/// Part of a unit's pages that its weights must cover; the rest may hold anything, and every hit of it costs a copy.
+const MIN_COVER: f64 = 0.9;
+
+/// An innermost module that holds weights.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    pub(crate) path: String,
+    pub(crate) class: String,
+    /// The enclosing trap, or -1.
+    pub(crate) trap: i32,
+}
+
+/// A weight as it was named.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+    pub(crate) owner: u32,
+    pub(crate) flags: u32,
+}
+
+/// One model.
+pub(crate) struct Model {
+    pub(crate) name: String,
+    pub(crate) device: i32,
+    pub(crate) context: Context,
+    pub(crate) owners: BTreeMap<u32, Owner>,
+    pub(crate) named: Vec<Named>,
+    pub(crate) phase: PhaseState,
+    pub(crate) units: Vec<UnitId>,
+    /// Bytes of weights that are in no unit.
+    pub(crate) fixed_bytes: u64,
+    pub(crate) measure: Measure,
+    /// Where its passes run.
+    pub(crate) stream: Option<Stream>,
+    /// Units of each owner that are held for its whole forward.
+    pub(crate) held: BTreeMap<u32, Vec<UnitId>>,
+    /// Captures were under way when its current pass began.
+    pub(crate) capturing: bool,
+}
+
+/// A new model; nothing is decided before [`end`].
+pub(crate) fn begin(name: &str, settings: PhaseSettings) -> ModelId {
+    let mut world = world();
+    world.models_made += 1;
+    let id = ModelId(world.models_made);
+    let model = Model {
+        name: name.to_owned(),
+        device: context::device().unwrap_or(0),
+        context: context::current().unwrap_or(Context::NONE),
+        owners: BTreeMap::new(),
+        named: Vec::new(),
+        phase: PhaseState::new(settings),
+        units: Vec::new(),
+        fixed_bytes: 0,
+        measure: Measure::default(),
+        stream: None,
+        held: BTreeMap::new(),
+        capturing: false,
+    };
+    world.models.insert(id, model);
+    id
+}
+
+/// All weights are named: units are made, and DISCOVERY begins. False for an unknown or finished model.
+pub(crate) fn end(id: ModelId) -> bool {
+    let mut world = world();
+    let Some(model) = world.models.get_mut(&id) else { return false };
+    let (phase, commands) = step(model.phase, PhaseEvent::ModelReady { owners_known: true });
+    if commands.iter().any(|command| matches!(command, flextensor_core::phase::PhaseCommand::Refuse(_))) {
+        return false;
+    }
+    model.phase = phase;
+    let named = std::mem::take(&mut model.named);
+    let by_region = group_by_region(&world, &named);
+    let mut fixed: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut units = BTreeSet::new();
+    for (base, weights) in by_region {
+        match base.and_then(|base| unit_for(&mut world, id, base, &weights)) {
+            Some(unit) => {
+                units.insert(unit);
+            }
+            None => fixed.extend(weights.iter().map(|weight| (weight.address, weight.bytes))),
+        }
+    }
+    let held = held_units(&world, id, &units, &named);
+    let device = units.iter().next().and_then(|&unit| world.unit(unit)).map(|unit| (unit.device, unit.context));
+    if let Some(model) = world.models.get_mut(&id) {
+        model.units = units.into_iter().collect();
+        model.fixed_bytes = fixed.values().sum();
+        model.held = held;
+        model.named = named;
+        if let Some((device, context)) = device {
+            (model.device, model.context) = (device, context);
+        }
+    }
+    true
+}
+
+fn group_by_region(world: &World, named: &[Named]) -> BTreeMap<Option<u64>, Vec<Named>> {
+    let mut groups: BTreeMap<Option<u64>, Vec<Named>> = BTreeMap::new();
+    for weight in named {
+        let region = world.region_of(weight.address).filter(|region| weight.address + weight.bytes <= region.base + region.pages() * PAGE);
+        groups.entry(region.map(|region| region.base)).or_default().push(weight.clone());
+    }
+    groups
+}
+
+/// The unit of the weights of one region: an existing one, or a new one if they cover enough of their pages. None if they cannot be a unit.
+fn unit_for(world: &mut World, model: ModelId, region: u64, weights: &[Named]) -> Option<UnitId> {
+    let owners = &world.models.get(&model)?.owners;
+    let members: Vec<Member> = weights
+        .iter()
+        .map(|weight| Member {
+            model,
+            owner: weight.owner,
+            trap: owners.get(&weight.owner).map_or(-1, |owner| owner.trap),
+            name: weight.name.clone(),
+            address: weight.address,
+            bytes: weight.bytes,
+        })
+        .collect();
+    let holders: Vec<Holder> = members.iter().map(|m| Holder { model, owner: m.owner, trap: m.trap }).collect();
+    let excluded = weights.iter().any(|weight| weight.flags & MAY_STREAM == 0);
+    let hold = weights.iter().any(|weight| weight.flags & INDIRECT != 0);
+    let first = weights.iter().map(|w| w.address).min()? / PAGE * PAGE;
+    let end = weights.iter().map(|w| w.address + w.bytes).max()?.next_multiple_of(PAGE);
+    let pages = world.regions.get(&region)?.pages();
+    let existing = world.units_in(region, pages).into_iter().next();
+    let id = match existing {
+        Some(id) => {
+            let unit = world.unit_mut(id)?;
+            unit.members.extend(members);
+            unit.hold |= hold;
+            id
+        }
+        None => {
+            if covered(weights) < MIN_COVER * (end - first) as f64 {
+                return None;
+            }
+            let region = world.regions.get(&region)?;
+            let id = UnitId(world.units.len() as u32);
+            let unit = Unit {
+                id,
+                device: region.device,
+                context: region.context,
+                base: first,
+                pages: (end - first) / PAGE,
+                members,
+                hold,
+                stay: excluded.then_some(StayReason::Excluded),
+                state: UnitState::Learning,
+                streamed: 0,
+            };
+            arena()?.set_meaning(unit.base, unit.pages, Meaning::Learning(id));
+            world.units.push(unit);
+            id
+        }
+    };
+    learn::recorder(|recorder| recorder.add_holders(id, holders));
+    Some(id)
+}
+
+/// Bytes that at least one of the weights covers.
+fn covered(weights: &[Named]) -> f64 {
+    let mut ranges: Vec<(u64, u64)> = weights.iter().map(|w| (w.address, w.address + w.bytes)).collect();
+    ranges.sort_unstable();
+    let mut reached = 0;
+    let mut bytes = 0;
+    for (start, end) in ranges {
+        bytes += end.saturating_sub(start.max(reached));
+        reached = reached.max(end);
+    }
+    bytes as f64
+}
+
+fn held_units(world: &World, model: ModelId, units: &BTreeSet<UnitId>, named: &[Named]) -> BTreeMap<u32, Vec<UnitId>> {
+    let mut held: BTreeMap<u32, Vec<UnitId>> = BTreeMap::new();
+    for unit in units.iter().filter_map(|&id| world.unit(id)).filter(|unit| unit.hold) {
+        for member in unit.members.iter().filter(|member| member.model == model) {
+            let indirect = named.iter().any(|weight| weight.owner == member.owner && weight.flags & INDIRECT != 0);
+            let list = held.entry(member.owner).or_default();
+            if indirect && !list.contains(&unit.id) {
+                list.push(unit.id);
+            }
+        }
+    }
+    held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weight(address: u64, bytes: u64) -> Named {
+        Named { name: String::new(), address, bytes, owner: 0, flags: MAY_STREAM }
+    }
+
+    #[test]
+    fn tied_and_overlapping_weights_are_counted_once() {
+        let weights = [weight(0, 100), weight(0, 100), weight(50, 100), weight(400, 10)];
+        assert_eq!(covered(&weights), 160.0);
+    }
+}

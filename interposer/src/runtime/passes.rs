@@ -1,0 +1,131 @@
+//! Passes and owners as they come in: learning passes are observed, later ones tell the ring where the program is. A model's last learning pass
+//! leads to the switch-over.
+
+use flextensor_core::phase::{Phase, PhaseCommand, PhaseEvent, step};
+use flextensor_core::units::ModelId;
+
+use super::streaming::ring_of;
+use super::world::world;
+use super::{graphs, learn, switch};
+use crate::ffi::context::{self, Context};
+use crate::ffi::stream::Stream;
+
+/// What a caller of the C interface should report.
+pub(crate) mod wants {
+    /// Owner events of all owners.
+    pub(crate) const OWNERS: u32 = 1;
+    /// Trap events.
+    pub(crate) const TRAPS: u32 = 2;
+    /// Owner events of owners with weights that may be read through pointers.
+    pub(crate) const HELD_OWNERS: u32 = 4;
+}
+
+/// Which events are wanted for the model now.
+pub(crate) fn wanted(id: ModelId) -> u32 {
+    let world = world();
+    let Some(model) = world.models.get(&id) else { return 0 };
+    match model.phase.phase() {
+        Phase::Discovery | Phase::Profiling => wants::OWNERS | wants::TRAPS,
+        Phase::Inference if !model.held.is_empty() => wants::HELD_OWNERS,
+        _ => 0,
+    }
+}
+
+/// A pass begins.
+pub(crate) fn begin(id: ModelId, shape: u64) {
+    let mut world = world();
+    let Some(model) = world.models.get_mut(&id) else { return };
+    model.capturing = graphs::any_capture();
+    let (phase, context, device, stream) = (model.phase, model.context, model.device, model.stream);
+    if phase.phase() != Phase::Inference {
+        drop(world);
+        learn::recorder(|recorder| recorder.pass_begin(id, shape, phase.records_times()));
+        return;
+    }
+    let Some(stream) = stream.filter(|_| !model.capturing) else { return };
+    in_context(context, || model.measure.begin(shape, stream));
+    drop(world);
+    in_context(context, || {
+        if let Some(ring) = ring_of(device).as_mut() {
+            ring.pager.pass_begin(id);
+            ring.prefetch(stream);
+        }
+    });
+}
+
+/// A pass has ended; may switch over, which can take seconds.
+pub(crate) fn end(id: ModelId) {
+    let mut world = world();
+    let Some(model) = world.models.get_mut(&id) else { return };
+    let captured = model.capturing || graphs::any_capture();
+    let (context, device, stream) = (model.context, model.device, model.stream);
+    if model.phase.phase() == Phase::Inference {
+        let Some(stream) = stream.filter(|_| !captured) else { return };
+        in_context(context, || model.measure.end(stream));
+        drop(world);
+        in_context(context, || {
+            if let Some(ring) = ring_of(device).as_mut() {
+                ring.pager.pass_end(id);
+                ring.prefetch(stream);
+            }
+        });
+        return;
+    }
+    let (phase, commands) = step(model.phase, PhaseEvent::PassEnd { captured });
+    model.phase = phase;
+    drop(world);
+    in_context(context, || learn::recorder(|recorder| recorder.pass_end(id, !captured)));
+    if let Some(stream) = learn::recorder(|recorder| recorder.stream_of(id)) {
+        remember_stream(id, stream);
+    }
+    if commands.contains(&PhaseCommand::StartInference) {
+        in_context(context, || switch::switch_over(id));
+    }
+}
+
+fn remember_stream(id: ModelId, stream: Stream) {
+    if let Some(model) = world().models.get_mut(&id) {
+        model.stream = Some(stream);
+    }
+}
+
+/// An owner's forward begins on this thread.
+pub(crate) fn owner_enter(id: ModelId, owner: u32) {
+    learn::owner_enter(id, owner);
+}
+
+/// An owner's forward has returned: units that were held for it are free.
+pub(crate) fn owner_exit(id: ModelId, owner: u32) {
+    learn::owner_exit(id, owner);
+    let world = world();
+    let Some(model) = world.models.get(&id) else { return };
+    if model.phase.phase() != Phase::Inference {
+        return;
+    }
+    let Some(units) = model.held.get(&owner).cloned() else { return };
+    let (context, device) = (model.context, model.device);
+    drop(world);
+    in_context(context, || {
+        if let Some(ring) = ring_of(device).as_mut() {
+            ring.end_uses(units.into_iter());
+        }
+    });
+}
+
+/// A trap's forward begins.
+pub(crate) fn trap_enter(id: ModelId, trap: u32) {
+    learn::recorder(|recorder| recorder.trap_enter(id, trap));
+}
+
+/// A trap's forward has returned.
+pub(crate) fn trap_exit(id: ModelId, trap: u32) {
+    learn::recorder(|recorder| recorder.trap_exit(id, trap));
+}
+
+/// Runs `work` in the model's context: a thread that only runs Python may have none.
+pub(crate) fn in_context<T>(context: Context, work: impl FnOnce() -> T) -> Option<T> {
+    if context.is_none() {
+        return Some(work());
+    }
+    context::with_current(context, || Ok(work())).ok()
+}

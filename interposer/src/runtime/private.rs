@@ -1,0 +1,104 @@
+//! Takes a unit out of the ring for good (rule 12): private pages under the same addresses, filled from its shadow.
+//! Who asks, and why, is said by the callers.
+
+#![expect(unsafe_code, reason = "copies from our pinned memory")]
+
+use flextensor_core::units::UnitId;
+
+use super::arena::{Meaning, PAGE, arena};
+use super::streaming::{Streaming, ring_of};
+use super::world::{UnitState, World, world};
+use super::{gate, passes};
+use crate::ffi::copy;
+use crate::ffi::result::{CudaError, CudaResult};
+use crate::ffi::types::CUresult;
+use crate::ffi::vmm::{self, Handle};
+use crate::log;
+
+/// Gives the unit private pages. The calling thread must not be inside the gate. When there is no memory for them, nothing has changed.
+pub(crate) fn for_good(id: UnitId, why: &str) -> CudaResult<()> {
+    let _closed = gate::close();
+    let mut world = world();
+    let Some(unit) = world.unit(id).filter(|unit| unit.state == UnitState::Streamed) else { return Ok(()) };
+    let (device, context, name) = (unit.device, unit.context, unit.name());
+    let done = passes::in_context(context, || match ring_of(device).as_mut() {
+        Some(ring) => take_out(ring, id, &mut world),
+        None => Ok(()),
+    });
+    done.unwrap_or(Err(CudaError(CUresult::CUDA_ERROR_INVALID_CONTEXT)))?;
+    drop(world);
+    log::notice!("{name} has private GPU memory from now on: {why}");
+    Ok(())
+}
+
+fn take_out(ring: &mut Streaming, id: UnitId, world: &mut World) -> CudaResult<()> {
+    let Some((address, pages)) = ring.unit(id).map(|unit| (unit.address, unit.pages)) else { return Ok(()) };
+    let handles = create(ring.device, pages)?;
+    // Nobody is between check and enqueue while the gate is closed, so nothing is pinned.
+    if !ring.evict(id)? {
+        release(&handles);
+        return Err(CudaError(CUresult::CUDA_ERROR_NOT_READY));
+    }
+    ring.drain()?;
+    map_private(ring.device, address, &handles)?;
+    fill(ring, id)?;
+    ring.remove(id);
+    hand_over(world, id, address, handles);
+    Ok(())
+}
+
+fn fill(ring: &Streaming, id: UnitId) -> CudaResult<()> {
+    let Some(unit) = ring.unit(id) else { return Ok(()) };
+    for (offset, bytes, host) in unit.shadow.pieces(0, unit.pages * PAGE) {
+        // SAFETY: the shadow lives until the process ends.
+        unsafe { copy::to_device_async(unit.address + offset, host, bytes as usize, ring.demand_stream()) }?;
+    }
+    ring.drain()
+}
+
+/// Private pages: given back whole if one is refused.
+fn create(device: i32, pages: u64) -> CudaResult<Vec<Handle>> {
+    let mut handles = Vec::with_capacity(pages as usize);
+    for _ in 0..pages {
+        match vmm::create(device, PAGE as usize) {
+            Ok(handle) => handles.push(handle),
+            Err(error) => {
+                release(&handles);
+                return Err(error);
+            }
+        }
+    }
+    Ok(handles)
+}
+
+fn release(handles: &[Handle]) {
+    for &handle in handles {
+        let _ = vmm::release(handle);
+    }
+}
+
+fn map_private(device: i32, address: u64, handles: &[Handle]) -> CudaResult<()> {
+    let bytes = handles.len() * PAGE as usize;
+    vmm::unmap(address, bytes)?;
+    for (page, &handle) in (0..).zip(handles) {
+        vmm::map(address + page * PAGE, PAGE as usize, handle)?;
+    }
+    vmm::allow(address, bytes, device)
+}
+
+/// The region owns the new pages; launches need not look at the unit any more.
+fn hand_over(world: &mut World, id: UnitId, address: u64, handles: Vec<Handle>) {
+    if let Some(arena) = arena()
+        && let Some(unit) = world.unit_mut(id)
+    {
+        unit.state = UnitState::Resident;
+        unit.streamed = 0;
+        arena.set_meaning(unit.base, unit.pages, Meaning::Nothing);
+    }
+    if let Some(region) = world.region_of_mut(address) {
+        let first = ((address - region.base) / PAGE) as usize;
+        for (slot, handle) in region.handles.iter_mut().skip(first).zip(handles) {
+            *slot = Some(handle);
+        }
+    }
+}

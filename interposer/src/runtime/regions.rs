@@ -1,0 +1,77 @@
+//! Managed regions: the program's large allocations, made of pages of 2 MiB at addresses of the arena.
+//! What lies in them, and whether some of their pages belong to the ring, is `world`'s and `switch`'s matter.
+
+use crate::ffi::context::Context;
+use crate::ffi::result::{CudaError, CudaResult};
+use crate::ffi::types::CUresult;
+use crate::ffi::vmm::{self, Handle};
+
+use super::arena::{Arena, PAGE};
+
+/// One allocation of the program.
+pub(crate) struct Region {
+    /// First address.
+    pub(crate) base: u64,
+    /// Bytes the program asked for.
+    pub(crate) bytes: u64,
+    /// The GPU.
+    pub(crate) device: i32,
+    /// The context that was current.
+    pub(crate) context: Context,
+    /// What backs each page; none where the page's memory belongs to the ring.
+    pub(crate) handles: Vec<Option<Handle>>,
+}
+
+impl Region {
+    /// Makes a region, or leaves nothing behind.
+    pub(crate) fn make(arena: &Arena, bytes: u64, device: i32, context: Context) -> CudaResult<Region> {
+        let count = bytes.div_ceil(PAGE);
+        let Some(base) = arena.take(count) else {
+            return Err(CudaError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        };
+        let mut region = Region { base, bytes, device, context, handles: Vec::with_capacity(count as usize) };
+        match region.back(count) {
+            Ok(()) => Ok(region),
+            Err(error) => {
+                region.unback(arena);
+                Err(error)
+            }
+        }
+    }
+
+    fn back(&mut self, count: u64) -> CudaResult<()> {
+        for page in 0..count {
+            let handle = vmm::create(self.device, PAGE as usize)?;
+            if let Err(error) = vmm::map(self.base + page * PAGE, PAGE as usize, handle) {
+                let _ = vmm::release(handle);
+                return Err(error);
+            }
+            self.handles.push(Some(handle));
+        }
+        vmm::allow(self.base, (count * PAGE) as usize, self.device)
+    }
+
+    /// Pages of the region.
+    pub(crate) fn pages(&self) -> u64 {
+        self.handles.len() as u64
+    }
+
+    /// Bytes of GPU memory that only this region holds.
+    pub(crate) fn private_bytes(&self) -> u64 {
+        self.handles.iter().flatten().count() as u64 * PAGE
+    }
+
+    /// Unmaps everything, lets go of its memory and its addresses. Its users must have been waited for.
+    pub(crate) fn unback(self, arena: &Arena) {
+        let mapped = self.pages();
+        if mapped > 0 && vmm::unmap(self.base, (mapped * PAGE) as usize).is_err() {
+            // Addresses that stay mapped cannot be handed out again; the memory goes when the process does.
+            crate::log::error!("could not unmap {} MiB at {:#x}; they stay taken", (mapped * PAGE) >> 20, self.base);
+            return;
+        }
+        for handle in self.handles.into_iter().flatten() {
+            let _ = vmm::release(handle);
+        }
+        arena.give_back(self.base, self.bytes.div_ceil(PAGE));
+    }
+}

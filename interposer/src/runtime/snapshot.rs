@@ -1,0 +1,172 @@
+//! The run report: everything worth knowing, as data. Its keys are documented in docs/report.md; rendering it is the command line's job.
+
+#![expect(unsafe_code, reason = "registers an exit handler")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+
+use super::streaming::{MAX_DEVICES, ring_of};
+use super::switch::{Decided, peak_gb_per_s};
+use super::world::{UnitState, World, world};
+use super::{learn, memory, passes, shadow};
+use crate::outcome;
+use crate::selftest;
+
+/// The report as it stands now.
+pub(crate) fn report() -> Value {
+    let observed = learn::recorder(|recorder| json!({ "hits": recorder.hits, "doubtful": recorder.doubtful }));
+    let mut world = world();
+    let models = models(&mut world);
+    let plans: Vec<Value> = world.decided.iter().map(|(device, decided)| plan(&world, *device, decided)).collect();
+    let placements = placements(&world);
+    let weights: u64 = (0..MAX_DEVICES as i32).map(|device| world.private_weight_bytes(device)).sum();
+    drop(world);
+    let (ring_bytes, host_bytes, counters) = rings();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "phase": super::phase().name(),
+        "models": models,
+        "plan": plans.first().cloned().unwrap_or(Value::Null),
+        "plans": plans,
+        "placements": placements,
+        "learning": observed,
+        "counters": counters,
+        "hooks": hooks(),
+        "memory": {
+            "weights_gpu_bytes": weights + ring_bytes,
+            "private_weight_bytes": weights,
+            "ring_bytes": ring_bytes,
+            "regions_bytes": memory::region_bytes(),
+            "host_bytes": host_bytes,
+            "pinned_bytes": shadow::pinned_bytes(),
+        },
+    })
+}
+
+fn models(world: &mut World) -> Vec<Value> {
+    let decided = world.decided.clone();
+    let mut list = Vec::new();
+    for (id, model) in &mut world.models {
+        passes::in_context(model.context, || model.measure.collect());
+        let bound = decided.get(&model.device).map(|decided| decided.plan.bound_ms);
+        let measured: Vec<Value> = model
+            .measure
+            .medians()
+            .map(|(shape, ms, count)| json!({ "shape": format!("{shape:016x}"), "median_ms": ms, "passes": count, "ratio": bound.filter(|b| *b > 0.0).map(|b| ms / b) }))
+            .collect();
+        list.push(json!({
+            "id": id.0,
+            "name": model.name,
+            "device": model.device,
+            "phase": model.phase.phase().name(),
+            "weights": model.named.len(),
+            "owners": model.owners.len(),
+            "units": model.units.len(),
+            "fixed_bytes": model.fixed_bytes,
+            "passes": model.measure.passes,
+            "measured": measured,
+        }));
+    }
+    list
+}
+
+fn plan(world: &World, device: i32, decided: &Decided) -> Value {
+    let measured: Vec<f64> = world.models.values().filter(|m| m.device == device).flat_map(|m| m.measure.medians().map(|(_, ms, _)| ms)).collect();
+    let plan = &decided.plan;
+    json!({
+        "device": device,
+        "budget_bytes": decided.budget,
+        "fixed_bytes": decided.fixed_bytes,
+        "total_bytes": decided.total_bytes,
+        "resident_bytes": plan.resident_bytes,
+        "ring_bytes": plan.ring_bytes,
+        "streamed_bytes": plan.streamed_bytes,
+        "peak_bytes": plan.peak_bytes,
+        "predicted_ms": plan.predicted_ms,
+        "bound_ms": plan.bound_ms,
+        "resident_ms": decided.resident_ms,
+        "link_gb_per_s": peak_gb_per_s(&decided.link),
+        "switch_ms": decided.took_ms,
+        "gate_closed_ms": decided.closed_ms,
+        "measured_ms": measured,
+        "refused": decided.refused,
+        "notes": plan.notes.iter().map(|note| format!("{note:?}")).collect::<Vec<_>>(),
+    })
+}
+
+fn placements(world: &World) -> Vec<Value> {
+    let living = world.units.iter().filter(|unit| unit.state != UnitState::Gone);
+    living
+        .map(|unit| {
+            json!({
+                "name": unit.name(),
+                "device": unit.device,
+                "bytes": unit.bytes(),
+                "pages": unit.pages,
+                "streamed_bytes": unit.streamed * super::arena::PAGE,
+                "state": format!("{:?}", unit.state),
+                "stay": unit.stay.map(|reason| format!("{reason:?}")),
+            })
+        })
+        .collect()
+}
+
+/// Ring bytes, shadow bytes, and the sum of all rings' counters.
+fn rings() -> (u64, u64, Value) {
+    let (mut ring_bytes, mut host_bytes) = (0, 0);
+    let mut sum = [0_u64; 8];
+    let mut bytes = [0_u64; 2];
+    let mut failed: Vec<String> = Vec::new();
+    for device in 0..MAX_DEVICES as i32 {
+        let ring = ring_of(device);
+        let Some(ring) = ring.as_ref() else { continue };
+        ring_bytes += ring.ring_bytes();
+        host_bytes += ring.host_bytes();
+        bytes[0] += ring.bytes_in;
+        bytes[1] += ring.bytes_back;
+        failed.extend(ring.failed.clone());
+        let c = ring.pager.counters();
+        let these = [c.uses, c.visits, c.redirects, c.mispredictions, c.demand_loads, c.conflicts, c.pages_in, c.pages_back];
+        sum.iter_mut().zip(these).for_each(|(all, one)| *all += one);
+    }
+    let [uses, visits, redirects, mispredictions, demand_loads, conflicts, pages_in, pages_back] = sum;
+    let counters = json!({
+        "uses": uses, "visits": visits, "redirects": redirects, "doubtful": redirects, "mispredictions": mispredictions,
+        "demand_loads": demand_loads, "conflicts": conflicts, "pages_in": pages_in, "pages_back": pages_back,
+        "bytes_in": bytes[0], "bytes_back": bytes[1], "failed": failed,
+    });
+    (ring_bytes, host_bytes, counters)
+}
+
+fn hooks() -> Value {
+    let (failures, panics) = outcome::failures();
+    let bypasses: serde_json::Map<String, Value> = outcome::bypasses().map(|(key, calls)| (key.to_owned(), json!(calls))).collect();
+    json!({ "routes": selftest::report(), "bypasses": bypasses, "failures": failures, "panics": panics })
+}
+
+static WRITTEN: AtomicBool = AtomicBool::new(false);
+
+/// Writes the report to the configured path, whole or not at all.
+pub(crate) fn write() {
+    let Some(path) = super::config().report.as_ref() else { return };
+    WRITTEN.store(true, Ordering::Relaxed);
+    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+    let text = format!("{:#}\n", report());
+    let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
+    if let Err(error) = written {
+        crate::log::warning!("the report could not be written to {}: {error}", path.display());
+    }
+}
+
+/// The process writes its report when it exits, unless somebody who knew better did before: an interpreter lets its models go earlier.
+pub(crate) fn write_at_exit() {
+    extern "C" fn at_exit() {
+        if crate::init::active() && !WRITTEN.load(Ordering::Relaxed) {
+            let _inside = crate::guard::enter();
+            let _ = std::panic::catch_unwind(write);
+        }
+    }
+    // SAFETY: the handler stays loaded: the library is never unloaded.
+    unsafe { libc::atexit(at_exit) };
+}

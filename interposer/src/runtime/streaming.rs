@@ -1,0 +1,263 @@
+//! One device's ring in operation: the pager, its driver events and copy streams, and the shadows. Performs the pager's commands.
+//! What is streamed is decided by the plan and set up by `switch`; what a launch does with the verdicts is `launch`'s matter.
+
+#![expect(unsafe_code, reason = "copies between our pinned memory and addresses that we mapped")]
+
+use std::sync::{Mutex, MutexGuard};
+
+use flextensor_core::pager::{Command, CopyStream, EventId, Hit, Pager, Progress, StreamId, Verdict};
+use flextensor_core::units::UnitId;
+
+use super::arena::PAGE;
+use super::shadow::Shadow;
+use super::verify;
+use super::words::Word;
+use crate::ffi::context::Context;
+use crate::ffi::event::{self, Event};
+use crate::ffi::result::CudaResult;
+use crate::ffi::stream::{self, Stream};
+use crate::ffi::vmm::Handle;
+use crate::ffi::copy;
+
+/// Devices that a process may have.
+pub(crate) const MAX_DEVICES: usize = 64;
+
+/// One streamed unit as the runtime sees it.
+pub(crate) struct StreamedUnit {
+    /// Address of the unit's first page; the prefix starts here.
+    pub(crate) base: u64,
+    /// Address of the first streamed page.
+    pub(crate) address: u64,
+    /// Streamed pages.
+    pub(crate) pages: u64,
+    pub(crate) shadow: Shadow,
+    /// First ring page of its run.
+    pub(crate) ring_start: u64,
+    /// Held for its owner's whole forward.
+    pub(crate) hold: bool,
+    /// Words not proven read-only that showed it since it was copied in.
+    pub(crate) suspects: Vec<Word>,
+    /// Checksum of the shadow, while it is known.
+    pub(crate) checksum: Option<u64>,
+    /// Counts everything that may have changed the shadow.
+    pub(crate) shadow_writes: u64,
+}
+
+/// The driver's side of the pager.
+struct Gpu {
+    copies: [Stream; 2],
+    events: Vec<Event>,
+}
+
+/// A ring in operation.
+pub(crate) struct Streaming {
+    pub(crate) device: i32,
+    pub(crate) context: Context,
+    pub(crate) pager: Pager,
+    gpu: Gpu,
+    /// By unit number.
+    units: Vec<Option<StreamedUnit>>,
+    pub(crate) ring: Vec<Handle>,
+    commands: Vec<Command>,
+    /// The first failure of a command; from then on nothing more is promised.
+    pub(crate) failed: Option<String>,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_back: u64,
+}
+
+static DEVICES: [Mutex<Option<Box<Streaming>>>; MAX_DEVICES] = [const { Mutex::new(None) }; MAX_DEVICES];
+
+/// Locks the ring of a device; none before its first switch-over.
+pub(crate) fn ring_of(device: i32) -> MutexGuard<'static, Option<Box<Streaming>>> {
+    let index = usize::try_from(device).unwrap_or(0).min(MAX_DEVICES - 1);
+    DEVICES[index].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Progress for Gpu {
+    fn completed(&self, event: EventId) -> bool {
+        self.events.get(event.0 as usize).is_some_and(|&event| event::query(event).unwrap_or(false))
+    }
+}
+
+impl Streaming {
+    /// A ring without units in the current context.
+    pub(crate) fn new(device: i32, context: Context, ring: Vec<Handle>, chunk_pages: u32) -> CudaResult<Self> {
+        let copies = [stream::create_nonblocking()?, stream::create_nonblocking()?];
+        Ok(Self {
+            device,
+            context,
+            pager: Pager::new(ring.len() as u32, chunk_pages),
+            gpu: Gpu { copies, events: Vec::with_capacity(1024) },
+            units: Vec::new(),
+            ring,
+            commands: Vec::with_capacity(1024),
+            failed: None,
+            bytes_in: 0,
+            bytes_back: 0,
+        })
+    }
+
+    /// Adds a unit; its pages are mapped to its run of the ring, its bytes are in its shadow.
+    pub(crate) fn add(&mut self, unit: UnitId, streamed: StreamedUnit) {
+        self.pager.add_unit(unit, streamed.ring_start as u32, streamed.pages as u32);
+        let index = unit.0 as usize;
+        if self.units.len() <= index {
+            self.units.resize_with(index + 1, || None);
+        }
+        self.units[index] = Some(streamed);
+    }
+
+    /// The unit, while it is streamed.
+    pub(crate) fn unit(&self, unit: UnitId) -> Option<&StreamedUnit> {
+        self.units.get(unit.0 as usize)?.as_ref()
+    }
+
+    /// The unit, while it is streamed.
+    pub(crate) fn unit_mut(&mut self, unit: UnitId) -> Option<&mut StreamedUnit> {
+        self.units.get_mut(unit.0 as usize)?.as_mut()
+    }
+
+    /// The unit has private pages from now on.
+    pub(crate) fn remove(&mut self, unit: UnitId) -> Option<StreamedUnit> {
+        self.pager.remove(unit);
+        self.units.get_mut(unit.0 as usize)?.take()
+    }
+
+    /// Prepares a launch and enqueues what it waits for.
+    pub(crate) fn acquire(&mut self, stream: Stream, hits: &[Hit], verdicts: &mut [Verdict]) {
+        self.pager.acquire(stream_id(stream), hits, verdicts, &mut self.commands);
+        self.perform();
+    }
+
+    /// Records a launch, then prefetches.
+    pub(crate) fn launched(&mut self, stream: Stream, hits: &[Hit], verdicts: &[Verdict]) {
+        self.pager.launched(stream_id(stream), hits, verdicts, &mut self.commands);
+        self.perform();
+        self.prefetch(stream);
+    }
+
+    /// Copies ahead as far as pages are to be had.
+    pub(crate) fn prefetch(&mut self, stream: Stream) {
+        self.pager.prefetch(stream_id(stream), &self.gpu, &mut self.commands);
+        self.perform();
+    }
+
+    /// The owner of these units returned.
+    pub(crate) fn end_uses(&mut self, units: impl Iterator<Item = UnitId>) {
+        for unit in units {
+            self.pager.end_use(unit, &mut self.commands);
+        }
+        self.perform();
+    }
+
+    /// Rule 12: the unit's users are done and its bytes are in its shadow when this returns true. Blocks.
+    pub(crate) fn evict(&mut self, unit: UnitId) -> CudaResult<bool> {
+        let free = self.pager.evict(unit, &mut self.commands);
+        self.perform();
+        if free {
+            stream::synchronize(self.gpu.copies[CopyStream::Demand as usize])?;
+        }
+        Ok(free)
+    }
+
+    /// Waits for both copy streams.
+    pub(crate) fn drain(&self) -> CudaResult<()> {
+        self.gpu.copies.iter().try_for_each(|&copy| stream::synchronize(copy))
+    }
+
+    /// The stream of copies that nobody foresaw.
+    pub(crate) fn demand_stream(&self) -> Stream {
+        self.gpu.copies[CopyStream::Demand as usize]
+    }
+
+    /// Bytes of GPU memory that the ring holds.
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        self.ring.len() as u64 * PAGE
+    }
+
+    /// Bytes of pinned host memory that shadows hold.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        self.units.iter().flatten().map(|unit| unit.pages * PAGE).sum()
+    }
+
+    /// All streamed units.
+    pub(crate) fn streamed(&self) -> impl Iterator<Item = &StreamedUnit> {
+        self.units.iter().flatten()
+    }
+
+    fn perform(&mut self) {
+        let commands = std::mem::take(&mut self.commands);
+        for &command in &commands {
+            if let Err(error) = self.perform_one(command)
+                && self.failed.is_none()
+            {
+                self.failed = Some(format!("{command:?}: {error}"));
+                crate::log::error!("a ring command failed: {command:?}: {error}; results can no longer be trusted");
+            }
+        }
+        self.commands = commands;
+        self.commands.clear();
+    }
+
+    fn perform_one(&mut self, command: Command) -> CudaResult<()> {
+        match command {
+            Command::WaitOnStream { stream, event } => stream::wait(program_stream(stream), self.event(event)?),
+            Command::WaitOnCopy { copy, event } => stream::wait(self.gpu.copies[copy as usize], self.event(event)?),
+            Command::RecordReader { stream, event } => event::record(self.event(event)?, program_stream(stream)),
+            Command::RecordCopy { copy, event } => event::record(self.event(event)?, self.gpu.copies[copy as usize]),
+            Command::CopyIn { copy, unit, first, pages } => self.copy_in(copy, unit, u64::from(first), u64::from(pages)),
+            Command::WriteBack { copy, unit, first, pages } => self.write_back(copy, unit, u64::from(first), u64::from(pages)),
+        }
+    }
+
+    fn copy_in(&mut self, copy: CopyStream, unit: UnitId, first: u64, pages: u64) -> CudaResult<()> {
+        let on = self.gpu.copies[copy as usize];
+        self.bytes_in += pages * PAGE;
+        let Some(unit) = self.unit(unit) else { return Ok(()) };
+        unit.shadow.pieces(first * PAGE, pages * PAGE).try_for_each(|(offset, bytes, host)| {
+            // SAFETY: the shadow lives until the process ends, and holds these bytes.
+            unsafe { copy::to_device_async(unit.address + offset, host, bytes as usize, on) }
+        })
+    }
+
+    fn write_back(&mut self, copy: CopyStream, id: UnitId, first: u64, pages: u64) -> CudaResult<()> {
+        let on = self.gpu.copies[copy as usize];
+        let (context, device) = (self.context, self.device);
+        self.bytes_back += pages * PAGE;
+        let Some(unit) = self.unit_mut(id) else { return Ok(()) };
+        unit.shadow_writes += 1;
+        unit.shadow.pieces(first * PAGE, pages * PAGE).try_for_each(|(offset, bytes, host)| {
+            // SAFETY: the shadow lives until the process ends; the protocol keeps everybody else from these bytes meanwhile.
+            unsafe { copy::to_host_async(host.cast_mut(), unit.address + offset, bytes as usize, on) }
+        })?;
+        if first + pages == unit.pages {
+            verify::after_write_back(context, device, id, unit, on);
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, id: EventId) -> CudaResult<Event> {
+        while self.gpu.events.len() <= id.0 as usize {
+            self.gpu.events.push(event::create(false)?);
+        }
+        Ok(self.gpu.events[id.0 as usize])
+    }
+}
+
+/// The program destroys a stream.
+pub(crate) fn forget_stream(stream: Stream) {
+    for device in 0..MAX_DEVICES as i32 {
+        if let Some(ring) = ring_of(device).as_mut() {
+            ring.pager.forget_stream(stream_id(stream));
+        }
+    }
+}
+
+/// The pager's name of a stream.
+pub(crate) fn stream_id(stream: Stream) -> StreamId {
+    StreamId(stream.number() as u64)
+}
+
+fn program_stream(stream: StreamId) -> Stream {
+    Stream::from(std::ptr::with_exposed_provenance_mut::<_>(stream.0 as usize) as crate::ffi::types::CUstream)
+}

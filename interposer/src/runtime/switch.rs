@@ -1,0 +1,383 @@
+//! The switch-over: from learnt passes to a plan, and from private pages to a ring. Host memory is made and pinned first; until the first unmapping a failure
+//! changes nothing. The ring is made of the demoted weights' own pages, so GPU memory never grows.
+//! What the plan is, is core's `plan`; the ring's life is `streaming`'s.
+
+#![expect(unsafe_code, reason = "copies between our pinned memory and mapped addresses")]
+
+use std::collections::BTreeMap;
+
+use flextensor_core::link::{LinkCurve, LinkPoint};
+use flextensor_core::phase::Phase;
+use flextensor_core::plan::{PassProfile, Plan, PlanNote, PlanRequest, StayReason, UnitInfo, plan, plan_increment};
+use flextensor_core::units::{Bytes, ModelId, UnitId};
+
+use super::arena::{Arena, Meaning, PAGE, arena};
+use super::shadow::{self, Shadow, Wanted};
+use super::streaming::{Streaming, StreamedUnit, ring_of};
+use super::world::{UnitState, World, world};
+use super::{gate, learn, link, verify};
+use crate::ffi::result::CudaResult;
+use crate::ffi::vmm::{self, Handle};
+use crate::ffi::{context, copy, device, stream};
+use crate::log;
+
+/// What was decided for a device, for the report.
+#[derive(Clone, Debug)]
+pub(crate) struct Decided {
+    pub(crate) plan: Plan,
+    pub(crate) budget: Option<u64>,
+    pub(crate) link: LinkCurve,
+    /// Bytes of weights that are in no unit of the plan.
+    pub(crate) fixed_bytes: u64,
+    pub(crate) total_bytes: u64,
+    pub(crate) resident_ms: f64,
+    /// Milliseconds from the plan to the opening of the gate: all, and with the gate closed.
+    pub(crate) took_ms: f64,
+    pub(crate) closed_ms: f64,
+    /// Why nothing was switched, if so.
+    pub(crate) refused: Option<String>,
+}
+
+/// The model's learning has ended: makes the plan and puts it in force. The model's context is current.
+pub(crate) fn switch_over(id: ModelId) {
+    let begun = std::time::Instant::now();
+    learn::recorder(learn::Recorder::settle);
+    let curve = link::measure().unwrap_or_else(|error| {
+        log::info!("the link could not be measured ({error}); assuming a PCIe 5.0 x16 one");
+        LinkCurve::default()
+    });
+    let Some(request) = request_for(id, curve) else { return };
+    let made = match ring_of(request.device).as_ref() {
+        Some(_) => increment(&request),
+        None => plan(&request.plan),
+    };
+    let plan = match made {
+        Ok(plan) => plan,
+        Err(error) => return keep_all(&request, Plan::default(), &format!("no plan could be made: {error}")),
+    };
+    let streams = plan.layout.iter().any(|run| request.mine.contains(&run.unit));
+    if !streams {
+        return settle_resident(&request, plan);
+    }
+    match put_in_force(&request, &plan) {
+        Ok(closed_ms) => {
+            let took_ms = begun.elapsed().as_secs_f64() * 1e3;
+            announce(&request, &plan);
+            remember(&request, plan, took_ms, closed_ms, None);
+        }
+        Err(why) => keep_all(&request, plan, &why),
+    }
+}
+
+/// What a plan is asked for, and for whom.
+struct Request {
+    device: i32,
+    plan: PlanRequest,
+    /// The units to be placed now.
+    mine: Vec<UnitId>,
+    resident_ms: f64,
+}
+
+fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
+    let config = super::config();
+    let profile = learn::recorder(|recorder| recorder.collector.profile(id));
+    let world = world();
+    let model = world.models.get(&id)?;
+    let device = model.device;
+    let total = device::total_memory(device).map_or(0, |bytes| bytes as u64);
+    let learnt = |unit: &&super::world::Unit| unit.device == device && unit.state == UnitState::Learning;
+    let mine: Vec<_> = world.units.iter().filter(learnt).filter(|unit| model.units.contains(&unit.id)).collect();
+    let ids: Vec<UnitId> = mine.iter().map(|unit| unit.id).collect();
+    let used = |unit: UnitId| profile.as_ref().is_some_and(|profile| profile.uses.iter().any(|u| u.unit == unit));
+    let units = mine
+        .iter()
+        .map(|unit| UnitInfo {
+            id: unit.id,
+            name: unit.name(),
+            bytes: unit.bytes().min(unit.pages * PAGE),
+            pages: unit.pages,
+            splittable: true,
+            stay: unit.stay.or_else(|| (!used(unit.id)).then_some(StayReason::Hidden)),
+        })
+        .collect();
+    let placed: u64 = mine.iter().map(|unit| unit.pages * PAGE).sum();
+    let resident_ms = profile.as_ref().map_or(0.0, |profile| profile.resident_ms);
+    let passes = profile.map(|profile| only(profile, &ids)).into_iter().collect();
+    Some(Request {
+        device,
+        plan: PlanRequest {
+            budget: config.max_gpu_mem_for(device.unsigned_abs(), total),
+            fixed_bytes: world.private_weight_bytes(device).saturating_sub(placed),
+            units,
+            passes,
+            link,
+            ring_override: config.ring_bytes,
+            ..PlanRequest::default()
+        },
+        mine: ids,
+        resident_ms,
+    })
+}
+
+/// The profile without uses of units that are not to be placed; their time goes to the next use.
+fn only(mut profile: PassProfile, units: &[UnitId]) -> PassProfile {
+    let mut carried = 0.0;
+    profile.uses.retain_mut(|used| {
+        used.compute_ms += std::mem::take(&mut carried);
+        let keep = units.contains(&used.unit);
+        if !keep {
+            carried = used.compute_ms;
+        }
+        keep
+    });
+    profile.tail_ms += carried;
+    profile
+}
+
+/// A plan for a model that comes when a ring is already turning: the ring stays as it is.
+fn increment(request: &Request) -> Result<Plan, flextensor_core::error::CoreError> {
+    let world = world();
+    let before = world.decided.get(&request.device).map(|decided| decided.plan.clone()).unwrap_or_default();
+    drop(world);
+    plan_increment(&before, &request.plan)
+}
+
+/// Everything fits, or nothing may move: launches need not look at these weights any more.
+fn settle_resident(request: &Request, plan: Plan) {
+    settle_units(&mut world(), &request.mine);
+    announce(request, &plan);
+    remember(request, plan, 0.0, 0.0, None);
+}
+
+fn keep_all(request: &Request, plan: Plan, why: &str) {
+    settle_units(&mut world(), &request.mine);
+    let budget = request.plan.budget.map_or("no budget".to_owned(), |bytes| format!("the budget of {}", Bytes(bytes)));
+    log::warning!("all weights stay in GPU memory, so {budget} is not held: {why}");
+    remember(request, plan, 0.0, 0.0, Some(why.to_owned()));
+}
+
+fn settle_units(world: &mut World, units: &[UnitId]) {
+    for &id in units {
+        let Some(unit) = world.unit_mut(id).filter(|unit| unit.state == UnitState::Learning) else { continue };
+        unit.state = UnitState::Resident;
+        if let Some(arena) = arena() {
+            arena.set_meaning(unit.base, unit.pages, Meaning::Nothing);
+        }
+    }
+}
+
+/// One unit on its way into the ring.
+struct Move {
+    id: UnitId,
+    /// Address of the whole unit, and of its streamed part.
+    base: u64,
+    address: u64,
+    pages: u64,
+    ring_start: u64,
+    hold: bool,
+}
+
+/// Pins, copies out, remaps. Returns the milliseconds with the gate closed.
+fn put_in_force(request: &Request, plan: &Plan) -> Result<f64, String> {
+    let arena = arena().ok_or("no region exists")?;
+    let moves = moves_of(request, plan);
+    let wanted: Vec<Wanted> = moves.iter().map(|m| Wanted { prefix: (m.address - m.base) / PAGE, pages: m.pages }).collect();
+    check_host_memory(moves.iter().map(|m| m.pages * PAGE).sum())?;
+    let shadows = shadow::make(&wanted)?;
+    let closed = gate::close();
+    let since = std::time::Instant::now();
+    context::synchronize().map_err(|error| format!("waiting for the GPU failed: {error}"))?;
+    copy_out(&moves, &shadows).map_err(|error| format!("copying weights to host memory failed: {error}"))?;
+    let mut world = world();
+    let sums = std::thread::scope(|scope| {
+        let sums = scope.spawn(|| verify::checksums(&shadows));
+        let remapped = remap(&mut world, request, plan, &moves);
+        let sums = sums.join().unwrap_or_default();
+        remapped.map(|ring| (sums, ring))
+    });
+    let (sums, ring) = sums.map_err(|error| format!("remapping failed half-way: {error}; these weights cannot be used any more"))?;
+    install(&mut world, request, ring, &moves, &shadows, &sums).map_err(|error| format!("the ring could not be set up: {error}"))?;
+    mark(&mut world, arena, request, &moves);
+    drop(world);
+    drop(closed);
+    Ok(since.elapsed().as_secs_f64() * 1e3)
+}
+
+fn moves_of(request: &Request, plan: &Plan) -> Vec<Move> {
+    let world = world();
+    let of = |run: &flextensor_core::plan::RingRun| {
+        let unit = world.unit(run.unit)?;
+        let address = unit.base + (unit.pages - run.pages) * PAGE;
+        Some(Move { id: run.unit, base: unit.base, address, pages: run.pages, ring_start: run.start, hold: unit.hold })
+    };
+    plan.layout.iter().filter(|run| request.mine.contains(&run.unit)).filter_map(of).collect()
+}
+
+fn check_host_memory(bytes: u64) -> Result<(), String> {
+    let config = super::config();
+    let available = shadow::available_bytes();
+    if let Some(available) = available.filter(|&available| available < bytes) {
+        return Err(format!("shadows need {} of host memory, and {} are available", Bytes(bytes), Bytes(available)));
+    }
+    let limit = config.host_mem_limit_for(available.unwrap_or(u64::MAX));
+    match limit.filter(|&limit| limit < bytes + shadow::pinned_bytes()) {
+        Some(limit) => Err(format!("shadows need {} of host memory, and host_mem_limit allows {}", Bytes(bytes), Bytes(limit))),
+        None => Ok(()),
+    }
+}
+
+fn copy_out(moves: &[Move], shadows: &[Shadow]) -> CudaResult<()> {
+    let on = stream::create_nonblocking()?;
+    for (m, shadow) in moves.iter().zip(shadows) {
+        for (offset, bytes, host) in shadow.pieces(0, m.pages * PAGE) {
+            // SAFETY: the shadow was made for exactly these bytes, and nobody else knows it yet.
+            unsafe { copy::to_host_async(host.cast_mut(), m.address + offset, bytes as usize, on) }?;
+        }
+    }
+    stream::synchronize(on)?;
+    stream::destroy(on)
+}
+
+/// From private pages to the ring. Returns the ring's handles where there was no ring before.
+fn remap(world: &mut World, request: &Request, plan: &Plan, moves: &[Move]) -> CudaResult<Option<Vec<Handle>>> {
+    let existing = ring_of(request.device).as_ref().map(|ring| ring.ring.clone());
+    let mut ring = existing.clone().unwrap_or_default();
+    for m in moves {
+        vmm::unmap(m.address, (m.pages * PAGE) as usize)?;
+        let Some(region) = world.region_of_mut(m.address) else { continue };
+        let first = ((m.address - region.base) / PAGE) as usize;
+        for handle in region.handles.iter_mut().skip(first).take(m.pages as usize).filter_map(Option::take) {
+            if existing.is_none() && (ring.len() as u64) < plan.ring_pages {
+                ring.push(handle);
+            } else {
+                vmm::release(handle)?;
+            }
+        }
+    }
+    for m in moves {
+        for page in 0..m.pages {
+            let handle = ring[((m.ring_start + page) % ring.len() as u64) as usize];
+            vmm::map(m.address + page * PAGE, PAGE as usize, handle)?;
+        }
+        vmm::allow(m.address, (m.pages * PAGE) as usize, request.device)?;
+    }
+    Ok(existing.is_none().then_some(ring))
+}
+
+fn install(
+    world: &mut World,
+    request: &Request,
+    ring: Option<Vec<Handle>>,
+    moves: &[Move],
+    shadows: &[Shadow],
+    sums: &[u64],
+) -> CudaResult<()> {
+    let mut guard = ring_of(request.device);
+    if let Some(handles) = ring {
+        let chunk = request.plan.chunk_pages as u32;
+        *guard = Some(Box::new(Streaming::new(request.device, context::current()?, handles, chunk)?));
+    }
+    let Some(streaming) = guard.as_mut() else { return Ok(()) };
+    for ((m, shadow), &sum) in moves.iter().zip(shadows).zip(sums) {
+        let mut shadow = *shadow;
+        if let Some(view) = shadow.view
+            && let Err(error) = map_prefix(world, m, view, request.device)
+        {
+            log::info!("unit {} has no view ({error}); doubtful launches wait for its copy instead", m.id.0);
+            shadow.view = None;
+        }
+        streaming.add(m.id, StreamedUnit {
+            base: m.base,
+            address: m.address,
+            pages: m.pages,
+            shadow,
+            ring_start: m.ring_start,
+            hold: m.hold,
+            suspects: Vec::new(),
+            checksum: Some(sum),
+            shadow_writes: 0,
+        });
+    }
+    for profile in &request.plan.passes {
+        let mut uses: Vec<(UnitId, u32)> = profile.uses.iter().map(|u| (u.unit, u.owner)).collect();
+        uses.retain(|(unit, _)| streaming.pager.streams(*unit));
+        uses.dedup_by_key(|(unit, _)| *unit);
+        streaming.pager.set_order(profile.model, &uses);
+    }
+    Ok(())
+}
+
+/// The view of a split unit begins with its private pages under a second address.
+fn map_prefix(world: &World, m: &Move, view: u64, device: i32) -> CudaResult<()> {
+    let pages = (m.address - m.base) / PAGE;
+    let Some(region) = world.region_of(m.base) else { return Ok(()) };
+    let first = ((m.base - region.base) / PAGE) as usize;
+    for (page, handle) in (0..pages).zip(region.handles.iter().skip(first)) {
+        if let Some(handle) = handle {
+            vmm::map(view + page * PAGE, PAGE as usize, *handle)?;
+        }
+    }
+    if pages > 0 { vmm::allow(view, (pages * PAGE) as usize, device) } else { Ok(()) }
+}
+
+fn mark(world: &mut World, arena: &Arena, request: &Request, moves: &[Move]) {
+    for m in moves {
+        let Some(unit) = world.unit_mut(m.id) else { continue };
+        unit.state = UnitState::Streamed;
+        unit.streamed = m.pages;
+        arena.set_meaning(unit.base, unit.pages, Meaning::Streamed(m.id));
+    }
+    settle_units(world, &request.mine);
+}
+
+fn announce(request: &Request, plan: &Plan) {
+    let budget = request.plan.budget.map_or("none".to_owned(), |bytes| Bytes(bytes).to_string());
+    log::notice!(
+        "INFERENCE on GPU {}: budget {budget}, resident {}, ring {}, streamed {} a pass, expected {:.1} ms, bound {:.1} ms",
+        request.device,
+        Bytes(plan.resident_bytes + request.plan.fixed_bytes),
+        Bytes(plan.ring_bytes),
+        Bytes(plan.streamed_bytes),
+        plan.predicted_ms,
+        plan.bound_ms
+    );
+    for note in &plan.notes {
+        match note {
+            PlanNote::BudgetMissed { smallest_budget, asked } => log::warning!(
+                "the budget of {} cannot be met; the smallest that can is {} (weights below {} each, and weights in shared pages, stay resident)",
+                Bytes(*asked),
+                Bytes(*smallest_budget),
+                Bytes(super::config().managed_min_bytes)
+            ),
+            other => log::info!("plan: {other:?}"),
+        }
+    }
+}
+
+fn remember(request: &Request, plan: Plan, took_ms: f64, closed_ms: f64, refused: Option<String>) {
+    let decided = Decided {
+        plan,
+        budget: request.plan.budget,
+        link: request.plan.link.clone(),
+        fixed_bytes: request.plan.fixed_bytes,
+        total_bytes: request.plan.total_bytes(),
+        resident_ms: request.resident_ms,
+        took_ms,
+        closed_ms,
+        refused,
+    };
+    world().decided.insert(request.device, decided);
+}
+
+/// Whether any model is past learning.
+pub(crate) fn furthest_phase(world: &World) -> Phase {
+    world.models.values().map(|model| model.phase.phase()).max().unwrap_or(Phase::NotInitialized)
+}
+
+/// Points for tests and reports: the curve's best speed, in GB/s.
+pub(crate) fn peak_gb_per_s(curve: &LinkCurve) -> f64 {
+    curve.points().iter().map(|LinkPoint { gb_per_s, .. }| *gb_per_s).fold(0.0, f64::max)
+}
+
+/// Plans by device.
+pub(crate) type Decisions = BTreeMap<i32, Decided>;

@@ -1,0 +1,139 @@
+//! Proves words read-only (rule 8): after a write-back the shadow must have the checksum it had before. One thread of its own, so that no launch waits.
+//! What a proof is worth is `words`' matter.
+
+#![expect(unsafe_code, reason = "reads shadows")]
+
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Mutex, OnceLock};
+
+use flextensor_core::units::UnitId;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::shadow::Shadow;
+use super::streaming::{StreamedUnit, ring_of};
+use super::words::{Word, words};
+use crate::ffi::context::{self, Context};
+use crate::ffi::event::{self, Event};
+use crate::ffi::stream::Stream;
+
+struct Job {
+    context: Context,
+    device: i32,
+    unit: UnitId,
+    shadow: Shadow,
+    /// Marks the end of the write-back.
+    done: Event,
+    /// The unit's count of shadow writes when the write-back was issued.
+    writes: u64,
+    before: Option<u64>,
+    suspects: Vec<Word>,
+}
+
+static QUEUE: OnceLock<Mutex<Sender<Job>>> = OnceLock::new();
+
+/// The unit's write-back has just been enqueued on `on`: checks it when it has ended.
+pub(crate) fn after_write_back(context: Context, device: i32, id: UnitId, unit: &mut StreamedUnit, on: Stream) {
+    let suspects = std::mem::take(&mut unit.suspects);
+    let before = unit.checksum.take();
+    enqueue(context, device, id, unit, on, before, suspects);
+}
+
+/// A launch on `on` was pointed at the unit's shadow by words that are not proven read-only. One of them is checked, if none of them is already:
+/// a checksum takes long, and dead words meet many units.
+pub(crate) fn after_redirect(context: Context, device: i32, id: UnitId, unit: &mut StreamedUnit, on: Stream, suspects: &[Word]) {
+    let before = unit.checksum.take();
+    unit.shadow_writes += 1;
+    if before.is_none() || suspects.is_empty() {
+        return;
+    }
+    let started: Vec<Word> = {
+        let mut words = words();
+        suspects.iter().copied().filter(|&word| words.start_check(word)).collect()
+    };
+    // All words of the launch must be judged together: a change may be any one's.
+    if started.len() == suspects.len() {
+        enqueue(context, device, id, unit, on, before, started);
+    } else {
+        let mut words = words();
+        started.into_iter().for_each(|word| words.end_check(word));
+    }
+}
+
+fn enqueue(context: Context, device: i32, id: UnitId, unit: &StreamedUnit, on: Stream, before: Option<u64>, suspects: Vec<Word>) {
+    let Ok(done) = event::create(false) else { return };
+    if event::record(done, on).is_err() {
+        let _ = event::destroy(done);
+        return;
+    }
+    let job = Job { context, device, unit: id, shadow: unit.shadow, done, writes: unit.shadow_writes, before, suspects };
+    let queue = QUEUE.get_or_init(start).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    // A queue without its thread means that the process is ending.
+    let _ = queue.send(job);
+}
+
+fn start() -> Mutex<Sender<Job>> {
+    let (sender, receiver) = channel::<Job>();
+    let spawned = std::thread::Builder::new().name("ft-verify".into()).spawn(move || {
+        for job in receiver {
+            check(job);
+        }
+    });
+    if let Err(error) = spawned {
+        crate::log::warning!("no thread to prove kernels read-only: {error}; every use is written back");
+    }
+    Mutex::new(sender)
+}
+
+fn check(job: Job) {
+    let waited = context::with_current(job.context, || event::synchronize(job.done));
+    let _ = event::destroy(job.done);
+    let verdict = waited.ok().and_then(|()| compare(&job));
+    let mut words = words();
+    for &word in &job.suspects {
+        words.end_check(word);
+        if let Some(clean) = verdict {
+            words.judge(word, clean);
+        }
+    }
+}
+
+/// Whether the shadow is as it was; none if that cannot be said. A checksum that holds is the unit's from now on.
+fn compare(job: &Job) -> Option<bool> {
+    let unchanged = |unit: &StreamedUnit| unit.shadow_writes == job.writes;
+    let still = ring_of(job.device).as_ref().and_then(|ring| ring.unit(job.unit).map(unchanged));
+    if still != Some(true) {
+        return None;
+    }
+    let now = checksum(&job.shadow);
+    let mut ring = ring_of(job.device);
+    let unit = ring.as_mut()?.unit_mut(job.unit)?;
+    if !unchanged(unit) {
+        return None;
+    }
+    unit.checksum = Some(now);
+    job.before.map(|before| before == now)
+}
+
+/// Checksum of a shadow. Torn reads are the caller's to detect: by `shadow_writes`.
+pub(crate) fn checksum(shadow: &Shadow) -> u64 {
+    let (start, bytes) = shadow.bytes();
+    // SAFETY: the shadow lives until the process ends. A copy by the GPU may write it meanwhile; the result is thrown away then.
+    xxh3_64(unsafe { std::slice::from_raw_parts(start, bytes) })
+}
+
+/// Checksums of many shadows that nobody writes now, by many threads.
+pub(crate) fn checksums(shadows: &[Shadow]) -> Vec<u64> {
+    let threads = std::thread::available_parallelism().map_or(4, usize::from).min(16);
+    let mut sums = vec![0; shadows.len()];
+    let share = shadows.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        for (shadows, sums) in shadows.chunks(share).zip(sums.chunks_mut(share)) {
+            scope.spawn(move || {
+                for (shadow, sum) in shadows.iter().zip(sums) {
+                    *sum = checksum(shadow);
+                }
+            });
+        }
+    });
+    sums
+}

@@ -1,0 +1,106 @@
+//! What is known of one word of one kernel's parameters: whether it ever was a use, and whether it ever changed a weight's bytes.
+//! The proof itself is `verify`'s matter; what follows from it is the pager's.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard};
+
+/// A word: the function handle, and the word's offset in its parameters.
+pub(crate) type Word = (usize, u32);
+
+/// Clean checks after which a word counts as read-only.
+const PROOFS: u8 = 2;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    live: bool,
+    clean: u8,
+    writer: bool,
+    /// A check of it is under way.
+    checking: bool,
+}
+
+/// All words seen.
+#[derive(Debug, Default)]
+pub(crate) struct Words(Option<HashMap<Word, Known>>);
+
+static WORDS: Mutex<Words> = Mutex::new(Words(None));
+
+/// Locks the table. Taken after any other lock.
+pub(crate) fn words() -> MutexGuard<'static, Words> {
+    WORDS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Words {
+    fn entry(&mut self, word: Word) -> &mut Known {
+        self.0.get_or_insert_default().entry(word).or_default()
+    }
+
+    fn get(&self, word: Word) -> Known {
+        self.0.as_ref().and_then(|known| known.get(&word)).copied().unwrap_or_default()
+    }
+
+    /// A use began by this word.
+    pub(crate) fn mark_live(&mut self, word: Word) {
+        self.entry(word).live = true;
+    }
+
+    /// A use began by this word before.
+    pub(crate) fn is_live(&self, word: Word) -> bool {
+        self.get(word).live
+    }
+
+    /// Proven to read only.
+    pub(crate) fn reads_only(&self, word: Word) -> bool {
+        let known = self.get(word);
+        !known.writer && known.clean >= PROOFS
+    }
+
+    /// The bytes after a launch by this word were those of before (`clean`) or not.
+    pub(crate) fn judge(&mut self, word: Word, clean: bool) {
+        let known = self.entry(word);
+        known.clean = known.clean.saturating_add(u8::from(clean));
+        known.writer |= !clean;
+    }
+
+    /// Whether a check of this word should be started; at most one is under way at a time.
+    pub(crate) fn start_check(&mut self, word: Word) -> bool {
+        let known = self.entry(word);
+        !known.writer && known.clean < PROOFS && !std::mem::replace(&mut known.checking, true)
+    }
+
+    /// The check ended, with or without a judgement.
+    pub(crate) fn end_check(&mut self, word: Word) {
+        self.entry(word).checking = false;
+    }
+
+    /// A module was unloaded: function handles may come back for other kernels.
+    pub(crate) fn forget_all(&mut self) {
+        self.0 = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_read_only_after_two_clean_checks_and_never_after_a_change() {
+        let mut words = Words::default();
+        let word = (4096, 8);
+        words.judge(word, true);
+        assert!(!words.reads_only(word));
+        words.judge(word, true);
+        assert!(words.reads_only(word));
+        words.judge(word, false);
+        words.judge(word, true);
+        assert!(!words.reads_only(word));
+    }
+
+    #[test]
+    fn an_unloaded_module_takes_what_was_known_with_it() {
+        let mut words = Words::default();
+        words.mark_live((1, 0));
+        words.forget_all();
+        assert!(!words.is_live((1, 0)));
+    }
+}

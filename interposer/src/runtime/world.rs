@@ -1,0 +1,153 @@
+//! What exists: managed regions, the units in them, the models that named them. One lock, taken by allocation, naming and passes, never by a
+//! launch in steady state. Lock order: world, then a device's `Streaming`, then `words`.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use flextensor_core::plan::StayReason;
+use flextensor_core::units::{ModelId, UnitId};
+
+use super::arena::PAGE;
+use super::models::Model;
+use super::regions::Region;
+use super::switch::Decisions;
+use crate::ffi::context::Context;
+
+/// One weight of one model inside a unit.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) model: ModelId,
+    pub(crate) owner: u32,
+    /// The enclosing trap, or -1.
+    pub(crate) trap: i32,
+    pub(crate) name: String,
+    pub(crate) address: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Where a unit stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum UnitState {
+    /// Its model's passes are being observed.
+    Learning,
+    /// It has private pages, by plan or for good.
+    Resident,
+    /// It has pages in the ring.
+    Streamed,
+    /// Its region was freed.
+    Gone,
+}
+
+/// What may be streamed as a whole: the pages of one weight, or of all weights of one region.
+#[derive(Clone, Debug)]
+pub(crate) struct Unit {
+    pub(crate) id: UnitId,
+    pub(crate) device: i32,
+    pub(crate) context: Context,
+    /// Address of its first page.
+    pub(crate) base: u64,
+    pub(crate) pages: u64,
+    pub(crate) members: Vec<Member>,
+    /// May be read through pointers in memory: held for its owner's whole forward.
+    pub(crate) hold: bool,
+    pub(crate) stay: Option<StayReason>,
+    pub(crate) state: UnitState,
+    /// Pages at its end that are in the ring.
+    pub(crate) streamed: u64,
+}
+
+impl Unit {
+    /// Bytes of its weights.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.members.iter().map(|m| (m.address, m.bytes)).collect::<BTreeMap<_, _>>().values().sum()
+    }
+
+    /// What the report calls it.
+    pub(crate) fn name(&self) -> String {
+        match self.members.as_slice() {
+            [] => format!("{:#x}", self.base),
+            [only] => only.name.clone(),
+            [first, rest @ ..] if rest.iter().all(|m| m.address == first.address) => first.name.clone(),
+            [first, rest @ ..] => format!("{} and {} more", first.name, rest.len()),
+        }
+    }
+}
+
+/// Everything that exists.
+#[derive(Default)]
+pub(crate) struct World {
+    pub(crate) regions: BTreeMap<u64, Region>,
+    /// By number; never shortened, so that a number always means the same.
+    pub(crate) units: Vec<Unit>,
+    pub(crate) models: BTreeMap<ModelId, Model>,
+    pub(crate) models_made: u64,
+    /// What the last switch-over on each device decided.
+    pub(crate) decided: Decisions,
+}
+
+static WORLD: Mutex<Option<World>> = Mutex::new(None);
+
+/// The locked world.
+pub(crate) struct WorldGuard(MutexGuard<'static, Option<World>>);
+
+impl std::ops::Deref for WorldGuard {
+    type Target = World;
+    fn deref(&self) -> &World {
+        match self.0.as_ref() {
+            Some(world) => world,
+            None => unreachable!("`world` fills it before it gives the guard out"),
+        }
+    }
+}
+
+impl std::ops::DerefMut for WorldGuard {
+    fn deref_mut(&mut self) -> &mut World {
+        self.0.get_or_insert_default()
+    }
+}
+
+/// Locks the world.
+pub(crate) fn world() -> WorldGuard {
+    let mut guard = WORLD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    guard.get_or_insert_default();
+    WorldGuard(guard)
+}
+
+impl World {
+    /// The region that holds the address.
+    pub(crate) fn region_of(&self, address: u64) -> Option<&Region> {
+        let (_, region) = self.regions.range(..=address).next_back()?;
+        (address < region.base + region.pages() * PAGE).then_some(region)
+    }
+
+    /// The region that holds the address.
+    pub(crate) fn region_of_mut(&mut self, address: u64) -> Option<&mut Region> {
+        let base = self.region_of(address)?.base;
+        self.regions.get_mut(&base)
+    }
+
+    /// The unit of this number.
+    pub(crate) fn unit(&self, id: UnitId) -> Option<&Unit> {
+        self.units.get(id.0 as usize)
+    }
+
+    /// The unit of this number.
+    pub(crate) fn unit_mut(&mut self, id: UnitId) -> Option<&mut Unit> {
+        self.units.get_mut(id.0 as usize)
+    }
+
+    /// Living units on a page of the region.
+    pub(crate) fn units_in(&self, base: u64, pages: u64) -> Vec<UnitId> {
+        let end = base + pages * PAGE;
+        let inside = |u: &&Unit| u.state != UnitState::Gone && u.base >= base && u.base < end;
+        self.units.iter().filter(inside).map(|u| u.id).collect()
+    }
+
+    /// GPU bytes of weights on a device that only they hold: whole units' private pages, and weights outside units.
+    pub(crate) fn private_weight_bytes(&self, device: i32) -> u64 {
+        let living = |u: &&Unit| u.device == device && u.state != UnitState::Gone;
+        let units: u64 = self.units.iter().filter(living).map(|u| (u.pages - u.streamed) * PAGE).sum();
+        let fixed: u64 = self.models.values().filter(|m| m.device == device).map(|m| m.fixed_bytes).sum();
+        units + fixed
+    }
+}
