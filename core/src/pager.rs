@@ -19,6 +19,15 @@ pub use order::NEAR_USES;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StreamId(pub u64);
 
+impl StreamId {
+    /// Stands for streams that were destroyed; no driver handle has this value.
+    const ENDED: StreamId = StreamId(u64::MAX);
+
+    fn has_ended(self) -> bool {
+        self == Self::ENDED
+    }
+}
+
 /// An event of the pager's pool; the caller keeps one driver event for each number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EventId(pub u32);
@@ -130,6 +139,8 @@ pub struct Hit {
     pub certainty: Certainty,
     /// Nobody may overwrite the unit until [`Pager::end_use`]: launches that do not show it may read it.
     pub hold: bool,
+    /// Every word that shows the unit can be pointed at its view.
+    pub can_redirect: bool,
 }
 
 /// What the launch has to do about one hit.
@@ -138,10 +149,20 @@ pub enum Verdict {
     /// The unit is in place and pinned, the stream ordered behind its copy.
     #[default]
     Ready,
+    /// The same, and a use of the unit began with this launch.
+    Began,
     /// Doubtful: point the word at the unit's view (rule 7).
     Redirect,
     /// A use whose pages cannot be had (rule 6): redirect it, or give the unit private pages.
     Conflict,
+}
+
+impl Verdict {
+    /// Whether the launch may read the unit at its own address.
+    #[must_use]
+    pub fn in_place(self) -> bool {
+        matches!(self, Verdict::Ready | Verdict::Began)
+    }
 }
 
 /// Answers whether a recorded event has completed; must not wait.
@@ -255,7 +276,13 @@ impl Pager {
 
     /// Rules 1, 6 and 7: prepares a launch on `stream` that shows `hits`; `verdicts` gets one answer for each hit.
     /// Units that are `Ready` are pinned until [`Pager::launched`] is called with the same hits and verdicts.
-    pub fn acquire(&mut self, stream: StreamId, hits: &[Hit], verdicts: &mut [Verdict], out: &mut Vec<Command>) {
+    pub fn acquire(
+        &mut self,
+        stream: StreamId,
+        hits: &[Hit],
+        verdicts: &mut [Verdict],
+        out: &mut Vec<Command>,
+    ) {
         self.launch += 1;
         for hit in hits {
             if let Some(slot) = self.slot(hit.unit) {
@@ -263,7 +290,10 @@ impl Pager {
             }
         }
         for (hit, verdict) in hits.iter().zip(verdicts.iter_mut()) {
-            *verdict = self.slot(hit.unit).map_or(Verdict::Ready, |slot| self.acquire_one(stream, slot, *hit, out));
+            *verdict = match self.slot(hit.unit) {
+                Some(slot) => self.acquire_one(stream, slot, *hit, out),
+                None => Verdict::Ready,
+            };
         }
     }
 
@@ -271,13 +301,13 @@ impl Pager {
         let in_place = self.slots[slot].in_place();
         // What is changed in the ring, or about to be needed there, is better served in place than behind the link.
         let here = self.slots[slot].dirty || (in_place && self.slots[slot].awaiting);
-        if self.is_doubtful(slot, hit.certainty) && !here {
+        if hit.can_redirect && self.is_doubtful(slot, hit.certainty) && !here {
             self.redirect(stream, slot, out);
             return Verdict::Redirect;
         }
-        let began = self.begin_use(slot, hit.certainty);
+        let distance = self.begin_use(slot, hit.certainty);
         if !self.slots[slot].in_place() {
-            let copy = if began { CopyStream::Prefetch } else { CopyStream::Demand };
+            let copy = if distance == Some(0) { CopyStream::Prefetch } else { CopyStream::Demand };
             if !self.load_now(slot, copy, out) {
                 self.counters.conflicts += 1;
                 self.redirect(stream, slot, out);
@@ -290,12 +320,14 @@ impl Pager {
         self.order_behind_copies(stream, slot, out);
         self.slots[slot].pins += 1;
         self.slots[slot].held |= hit.hold;
-        Verdict::Ready
+        if distance.is_some() { Verdict::Began } else { Verdict::Ready }
     }
 
     /// Rule 7's test. A unit in use, or next in order, is never doubtful.
     fn is_doubtful(&self, slot: usize, certainty: Certainty) -> bool {
-        certainty == Certainty::Unknown && !self.slots[slot].current && self.orders.expected_slot() != Some(slot as u32)
+        certainty == Certainty::Unknown
+            && !self.slots[slot].current
+            && self.orders.expected_slot() != Some(slot as u32)
     }
 
     /// Rule 1: the stream waits once for each load.
@@ -318,7 +350,7 @@ impl Pager {
     pub fn launched(&mut self, stream: StreamId, hits: &[Hit], verdicts: &[Verdict], out: &mut Vec<Command>) {
         for (hit, verdict) in hits.iter().zip(verdicts) {
             let Some(index) = self.slot(hit.unit) else { continue };
-            if *verdict == Verdict::Ready {
+            if verdict.in_place() {
                 let event = self.slots[index].reader_event(stream, &mut self.events);
                 out.push(Command::RecordReader { stream, event });
                 let slot = &mut self.slots[index];
@@ -334,13 +366,18 @@ impl Pager {
         }
     }
 
-    /// The unit's owner has returned on `stream`. A held unit's readers may not have shown it: the stream's event moves here.
-    pub fn end_use(&mut self, unit: UnitId, stream: StreamId, out: &mut Vec<Command>) {
+    /// The unit's owner has returned. Launches behind a held unit's readers may have read it without showing it: the readers' events move here.
+    pub fn end_use(&mut self, unit: UnitId, out: &mut Vec<Command>) {
         let Some(index) = self.slot(unit) else { return };
-        if self.slots[index].held {
-            self.slots[index].held = false;
-            let event = self.slots[index].reader_event(stream, &mut self.events);
-            out.push(Command::RecordReader { stream, event });
+        if std::mem::take(&mut self.slots[index].held) {
+            let slot = &mut self.slots[index];
+            slot.guarded = [false; 2];
+            out.extend(
+                slot.readers
+                    .iter()
+                    .filter(|(stream, _)| !stream.has_ended())
+                    .map(|&(stream, event)| Command::RecordReader { stream, event }),
+            );
         }
         self.end_slot(index);
     }

@@ -36,11 +36,11 @@ impl Pager {
         true
     }
 
-    /// Rule 9: a use begins. True if it is the expected one, so that its copy belongs to the prefetch stream.
-    pub(super) fn begin_use(&mut self, slot: usize, certainty: Certainty) -> bool {
+    /// Rule 9: a use begins, so many uses ahead of the expected one (0: its copy belongs to the prefetch stream); none if the hit moves nothing.
+    pub(super) fn begin_use(&mut self, slot: usize, certainty: Certainty) -> Option<usize> {
         if self.slots[slot].current {
             self.counters.visits += 1;
-            return false;
+            return None;
         }
         let near = self.orders.distance(slot as u32, NEAR_USES);
         let distance = match (near, certainty) {
@@ -54,10 +54,10 @@ impl Pager {
         let Some(distance) = distance else {
             self.strays += u32::from(certainty > Certainty::Unknown);
             self.counters.visits += 1;
-            return false;
+            return None;
         };
         let slots = &mut self.slots;
-        let Some(taken) = self.orders.take(distance, |skipped| slots[skipped as usize].awaiting = false) else { return false };
+        let taken = self.orders.take(distance, |skipped| slots[skipped as usize].awaiting = false)?;
         self.counters.uses += 1;
         self.counters.mispredictions += u64::from(distance > 0);
         self.strays = 0;
@@ -70,7 +70,7 @@ impl Pager {
         if distance > 0 {
             self.realign();
         }
-        distance == 0
+        Some(distance)
     }
 
     /// What was prefetched counts for the new expectation only (rule 9).
@@ -202,7 +202,9 @@ impl Pager {
         if !state.shadow_guarded[copy as usize] {
             state.shadow_guarded[copy as usize] = true;
             out.extend(state.shadow_users.iter().map(|&(_, event)| Command::WaitOnCopy { copy, event }));
-            out.extend(state.write_backs[copy.other() as usize].map(|event| Command::WaitOnCopy { copy, event }));
+            out.extend(
+                state.write_backs[copy.other() as usize].map(|event| Command::WaitOnCopy { copy, event }),
+            );
         }
     }
 

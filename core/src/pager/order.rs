@@ -131,7 +131,10 @@ impl Orders {
     /// A pass of `model` ended; true if uses were left out.
     pub(super) fn leave(&mut self, model: ModelId) -> bool {
         let Some(order) = self.find(model) else { return false };
-        if self.expected.order != order || self.expected.index == 0 || self.expected.index >= self.orders[order].uses.len() {
+        if self.expected.order != order
+            || self.expected.index == 0
+            || self.expected.index >= self.orders[order].uses.len()
+        {
             return false;
         }
         self.restart(self.orders[order].successor);

@@ -108,14 +108,11 @@ impl Slot {
         self.waited.retain(|s| *s != stream);
         for list in [&mut self.readers, &mut self.shadow_users] {
             for entry in list.iter_mut().filter(|entry| entry.0 == stream) {
-                entry.0 = ENDED;
+                entry.0 = StreamId::ENDED;
             }
         }
     }
 }
-
-/// Stands for streams that were destroyed; no driver handle has this value.
-const ENDED: StreamId = StreamId(u64::MAX);
 
 fn event_of(list: &mut Vec<(StreamId, EventId)>, stream: StreamId, pool: &mut EventPool) -> EventId {
     if let Some(&(_, event)) = list.iter().find(|(s, _)| *s == stream) {
