@@ -12,7 +12,7 @@
 use crate::ffi::types::{CUresult, c_char, c_int, c_void};
 use crate::{hooks, init};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux", target_env = "gnu")))]
 compile_error!("the dlsym hook is written for x86_64 Linux with glibc");
@@ -21,9 +21,6 @@ type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// glibc's dlsym, or that of the next interposer in the chain; null until it was looked for.
 static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-/// Where the driver's image lies. `END` is written last, and zero while the rest is being written.
-static IMAGE_START: AtomicUsize = AtomicUsize::new(0);
-static IMAGE_END: AtomicUsize = AtomicUsize::new(0);
 /// The driver will not be unloaded any more, so another image is never taken for it.
 static PINNED: AtomicBool = AtomicBool::new(false);
 
@@ -113,38 +110,34 @@ unsafe extern "C" fn dlsym_filter(handle: *mut c_void, name: *const c_char) -> *
     let Some(row) = hooks::row_of_name(name.to_bytes()) else { return std::ptr::null_mut() };
     // A failure goes to the real dlsym again, which leaves its message for dlerror.
     let found = real_dlsym(handle, name);
-    if found.is_null() || !adopt(handle, found) {
+    if found.is_null() {
         return std::ptr::null_mut();
     }
-    // `adopt` looked for names that this driver may not have. The last lookup must be one that succeeds: it clears dlerror.
-    if real_dlsym(handle, name) == row.original() { row.shell() } else { std::ptr::null_mut() }
-}
-
-/// True if `address` lies in the driver's image.
-fn in_image(address: *mut c_void) -> bool {
-    let end = IMAGE_END.load(Ordering::Acquire);
-    (IMAGE_START.load(Ordering::Relaxed)..end).contains(&address.addr())
-}
-
-/// Learns the driver by a function of it: where its image lies, and its address of every name of the table, by lookups on `handle`.
-/// False if `found` does not lie in a driver that we take for the real one; nothing changes then.
-fn adopt(handle: *mut c_void, found: *mut c_void) -> bool {
-    if in_image(found) {
-        return true;
+    if found != row.original() {
+        if !adopt(handle, found) {
+            return std::ptr::null_mut();
+        }
+        // `adopt` looked for names that this driver may not have. The last lookup must be one that succeeds: it clears dlerror.
+        if real_dlsym(handle, name) != row.original() {
+            return std::ptr::null_mut();
+        }
     }
+    row.shell()
+}
+
+/// Learns the driver by a function of it: the address of every name of the table, by lookups on `handle`. False, and no change, if `found` does
+/// not lie in a driver that we take for the real one.
+fn adopt(handle: *mut c_void, found: *mut c_void) -> bool {
     if PINNED.load(Ordering::Relaxed) {
         return false;
     }
     let Some((start, end)) = driver_image(found) else { return false };
-    IMAGE_END.store(0, Ordering::Release);
-    IMAGE_START.store(start, Ordering::Relaxed);
     for row in hooks::rows() {
         let address = real_dlsym(handle, row.c_name);
         // Through a handle whose scope is wider than the driver a name may be found elsewhere, even in our own image: then there is no original.
         let inside = (start..end).contains(&address.addr());
         row.set_original(if inside { address } else { std::ptr::null_mut() });
     }
-    IMAGE_END.store(end, Ordering::Release);
     true
 }
 
