@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The interface version that this crate speaks.
-const API_VERSION: u32 = 1;
+pub(crate) const API_VERSION: u32 = 1;
 
 static TABLE: OnceLock<Result<Table, String>> = OnceLock::new();
 static SILENT: AtomicBool = AtomicBool::new(false);

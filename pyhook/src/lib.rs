@@ -12,6 +12,9 @@ mod shape;
 /// The whole surface of the module, as `python/flextensor/_native.pyi` describes it.
 #[pyo3::pymodule]
 mod _native {
+    /// The version of the C interface that this module speaks.
+    #[pymodule_export]
+    const API_VERSION: u32 = crate::bridge::API_VERSION;
     #[pymodule_export]
     use crate::calls::{
         arena, config_json, connect, model_begin, model_drop, model_end, model_owner, model_weight, phase,

@@ -1,0 +1,172 @@
+"""`flextensor report FILE`: a run report (docs/report.md) as text. What is missing from a report is left out, never an error."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+# The table of placements shows the largest; the file has them all.
+_LARGEST = 20
+
+
+def main(path: str) -> int:
+    """Prints the report in the file at `path`."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            report = json.load(file)
+    except OSError as error:
+        print(f"flextensor: cannot read {path}: {error.strerror}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"flextensor: {path} is no run report: {error}", file=sys.stderr)
+        return 1
+    if not isinstance(report, dict):
+        print(f"flextensor: {path} is no run report: it holds a {type(report).__name__}, not an object", file=sys.stderr)
+        return 1
+    try:
+        print("\n".join(render(report)))
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        sys.stderr.close()
+    return 0
+
+
+def render(report: dict[str, Any]) -> Iterator[str]:
+    """The lines of the text."""
+    yield f"flextensor {report.get('version', '?')}, phase {report.get('phase', '?')}"
+    yield from _models(_list(report, "models"))
+    for plan in _list(report, "plans") or [_dict(report, "plan")]:
+        yield from _plan(plan)
+    yield from _measured(_dict(report, "measured"))
+    yield from _memory(_dict(report, "memory"))
+    yield from _placements(_list(report, "placements"))
+    yield from _section("counters", _dict(report, "counters"))
+    yield from _hooks(_dict(report, "hooks"))
+    for note in _list(report, "notes"):
+        yield f"note: {note}"
+
+
+def size(count: Any) -> str:
+    """A number of bytes for people."""
+    if not isinstance(count, int | float) or isinstance(count, bool):
+        return "?"
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if abs(count) >= 1 << shift:
+            return f"{count / (1 << shift):.2f} {unit}"
+    return f"{count:.0f} B"
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+    """Columns set to their widest cell: texts to the left, everything else to the right."""
+    rows = list(rows)
+    cells = [head, *(tuple(str(cell) for cell in row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    for row in cells:
+        yield "  " + "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+
+
+def _models(models: list[Any]) -> Iterator[str]:
+    rows = []
+    for model in filter(_is_dict, models):
+        rows.append((model.get("name", "?"), model.get("phase", "?"), _count(model.get("weights")), _count(model.get("passes"))))
+    if rows:
+        yield from ("", "models", *table(("name", "phase", "weights", "passes"), rows))
+    for model in filter(_is_dict, models):
+        times = [(m.get("shape", "?"), _ms(m.get("median_ms")), m.get("passes", "?"), _ratio(m.get("ratio"))) for m in _list(model, "measured") if _is_dict(m)]
+        if times:
+            yield from ("", f"passes of {model.get('name', '?')} by input shape", *table(("shape", "median", "passes", "time / bound"), times))
+
+
+def _plan(plan: dict[str, Any]) -> Iterator[str]:
+    if not plan:
+        return
+    yield from ("", "plan" if "device" not in plan else f"plan for GPU {plan['device']}")
+    sizes = (("budget", "budget_bytes"), ("resident", "resident_bytes"), ("ring", "ring_bytes"), ("streamed", "streamed_bytes"), ("peak", "peak_bytes"))
+    yield from table(("what", "size"), [(name, size(plan[key])) for name, key in sizes if plan.get(key) is not None])
+    times = (("predicted", "predicted_ms"), ("bound", "bound_ms"), ("all resident", "resident_ms"), ("switch-over", "switch_ms"), ("gate closed", "gate_closed_ms"))
+    rows = [(name, _ms(plan[key])) for name, key in times if plan.get(key) is not None]
+    if rows:
+        yield from table(("time of a pass", ""), rows)
+    if plan.get("link_gb_per_s"):
+        yield f"  link {plan['link_gb_per_s']:.1f} GB/s"
+    if plan.get("refused"):
+        yield f"  refused: {plan['refused']}"
+    for note in _list(plan, "notes"):
+        yield f"  note: {note}"
+
+
+def _measured(measured: dict[str, Any]) -> Iterator[str]:
+    if measured:
+        yield ""
+        yield f"measured: median {_ms(measured.get('median_ms'))}, bound {_ms(measured.get('bound_ms'))}, time / bound {_ratio(measured.get('ratio'))}"
+
+
+def _memory(memory: dict[str, Any]) -> Iterator[str]:
+    names = {
+        "weights_gpu_bytes": "weights on the GPU",
+        "ring_bytes": "of these, the ring",
+        "regions_bytes": "managed allocations",
+        "host_bytes": "weights in host memory",
+        "pinned_bytes": "pinned host memory",
+    }
+    rows = [(text, size(memory[key])) for key, text in names.items() if memory.get(key) is not None]
+    if rows:
+        yield from ("", "memory", *table(("what", "size"), rows))
+
+
+def _placements(placements: list[Any]) -> Iterator[str]:
+    rows = [place for place in placements if _is_dict(place) and isinstance(place.get("bytes"), int | float)]
+    if not rows:
+        return
+    largest = sorted(rows, key=lambda place: (-place["bytes"], str(place.get("name"))))[:_LARGEST]
+    streamed = sum(place.get("streamed_bytes") or 0 for place in rows)
+    yield from ("", f"placements: {size(sum(place['bytes'] for place in rows))} in {len(rows)} pieces, {size(streamed)} streamed")
+    if len(rows) > _LARGEST:
+        yield f"  the {_LARGEST} largest:"
+    yield from table(("name", "size", "streamed"), [(p.get("name", "?"), size(p["bytes"]), size(p.get("streamed_bytes") or 0)) for p in largest])
+
+
+def _hooks(hooks: dict[str, Any]) -> Iterator[str]:
+    routes = _dict(hooks, "routes")
+    if routes:
+        words = {True: "works", False: "passes us by", None: "not tested"}
+        yield from ("", "hook routes", *table(("route", "state"), [(name, words.get(state, state)) for name, state in routes.items()]))
+    yield from _section("calls left to the driver, by reason", _dict(hooks, "bypasses"))
+
+
+def _section(title: str, values: dict[str, Any]) -> Iterator[str]:
+    rows = []
+    for key, value in values.items():
+        if isinstance(value, int | float) and value:
+            rows.append((key.replace("_", " "), size(value) if "bytes" in key else _count(value)))
+        elif isinstance(value, str | list) and value:
+            rows.append((key.replace("_", " "), value if isinstance(value, str) else "; ".join(map(str, value))))
+    if rows:
+        yield from ("", title, *table(("what", ""), rows))
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _dict(report: dict[str, Any], key: str) -> dict[str, Any]:
+    value = report.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _list(report: dict[str, Any], key: str) -> list[Any]:
+    value = report.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _count(value: Any) -> str:
+    if isinstance(value, list):
+        value = len(value)
+    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else "?"
+
+
+def _ms(value: Any) -> str:
+    return f"{value:.2f} ms" if isinstance(value, int | float) else "?"
+
+
+def _ratio(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, int | float) else "?"
