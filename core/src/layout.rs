@@ -1,9 +1,10 @@
-//! Lays the streamed pages of units around the ring in order of first use, and finds units that would collide there.
-//! How many pages each unit streams is `plan`'s decision; when pages are free again is `simulate`'s.
+//! Lays the streamed pages of units around the ring in order of first use, and finds units that would collide
+//! there. How many pages each unit streams is `plan`'s decision; when pages are free again is `simulate`'s.
 //!
-//! Because runs follow each other in order of use, the page that is needed next is always the one that was released longest ago. At the end of a pass the ring stands somewhere;
-//! the next pass begins at its fixed first page all the same. What lies between the two is lead that is lost once a pass, so the planner likes rings that a pass goes around a
-//! whole number of times.
+//! Because runs follow each other in order of use, the page that is needed next is always the one that was
+//! released longest ago. At the end of a pass the ring stands somewhere; the next pass begins at its fixed
+//! first page all the same. What lies between the two is lead that is lost once a pass, so the planner likes
+//! rings that a pass goes around a whole number of times.
 
 use crate::simulate::Course;
 
@@ -34,7 +35,8 @@ impl Run {
     }
 }
 
-/// Lays all units that stream pages around the ring, from ring page `cursor` on. Every entry of `streamed` is at most `ring_pages`.
+/// Lays all units that stream pages around the ring, from ring page `cursor` on. Every entry of `streamed` is
+/// at most `ring_pages`.
 pub(crate) fn lay_runs(course: &Course, streamed: &[u64], ring_pages: u64, cursor: u64) -> Vec<Run> {
     let mut runs = vec![Run::default(); streamed.len()];
     let mut next = if ring_pages == 0 { 0 } else { cursor % ring_pages };
@@ -48,10 +50,12 @@ pub(crate) fn lay_runs(course: &Course, streamed: &[u64], ring_pages: u64, curso
     runs
 }
 
-/// Pairs of different units that are held together and share ring pages; each unit appears once as the second of a pair.
+/// Pairs of different units that are held together and share ring pages; each unit appears once as the second
+/// of a pair.
 pub(crate) fn conflicts(course: &Course, runs: &[Run], ring_pages: u64) -> Vec<(usize, usize)> {
     let mut found: Vec<(usize, usize)> = Vec::new();
-    // Every page remembers the last group and unit that claimed it, so that no pair of units has to be compared.
+    // Every page remembers the last group and unit that claimed it, so that no pair of units has to be
+    // compared.
     let mut claims = vec![(usize::MAX, usize::MAX); ring_pages as usize];
     for (number, group) in course.groups().enumerate() {
         for unit in group {

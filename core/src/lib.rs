@@ -1,6 +1,7 @@
 //! flextensor-core: the decisions, as functions from state and event to state and commands.
 //!
-//! No driver, clock, thread, environment or print is used here; the interposer observes, asks, and performs what it is told.
+//! No driver, clock, thread, environment or print is used here; the interposer observes, asks, and performs
+//! what it is told.
 //!
 //! | module | decides |
 //! | --- | --- |

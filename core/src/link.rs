@@ -14,7 +14,8 @@ pub struct LinkPoint {
     pub gb_per_s: f64,
 }
 
-/// Throughput of host-to-device copies by their size; between two points it is interpolated over the logarithm of the size, beyond the ends it is flat.
+/// Throughput of host-to-device copies by their size; between two points it is interpolated over the
+/// logarithm of the size, beyond the ends it is flat.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<LinkPoint>", into = "Vec<LinkPoint>")]
 pub struct LinkCurve {
@@ -52,8 +53,9 @@ impl Default for LinkCurve {
 }
 
 impl LinkCurve {
-    /// A curve through these points, in any order. Points that say nothing (size 0, speed not above 0, not a number) are left out, of two points of one size the
-    /// faster one stays; if none is left, the default curve is taken.
+    /// A curve through these points, in any order. Points that say nothing (size 0, speed not above 0, not a
+    /// number) are left out, of two points of one size the faster one stays; if none is left, the default
+    /// curve is taken.
     #[must_use]
     pub fn new(mut points: Vec<LinkPoint>) -> Self {
         points.retain(|p| p.copy_bytes > 0 && p.gb_per_s.is_finite() && p.gb_per_s > 0.0);

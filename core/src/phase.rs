@@ -1,5 +1,6 @@
-//! The phases of one model as a pure state machine: `step(state, event)` gives the next state and what is to be done.
-//! It counts passes and suspensions; measuring, planning and switching over belong to whoever performs the commands.
+//! The phases of one model as a pure state machine: `step(state, event)` gives the next state and what is to
+//! be done. It counts passes and suspensions; measuring, planning and switching over belong to whoever
+//! performs the commands.
 
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +54,8 @@ pub struct PhaseSettings {
     pub skip_discovery: bool,
     /// Passes at the start of PROFILING in which compilers warm up; they are neither timed nor counted.
     pub compile_warmups: u32,
-    /// With false the phases still advance, but suspending, resuming and clearing do nothing: nothing is recorded.
+    /// With false the phases still advance, but suspending, resuming and clearing do nothing: nothing is
+    /// recorded.
     pub enabled: bool,
 }
 
@@ -191,7 +193,8 @@ impl PhaseState {
             && self.settings.enabled
     }
 
-    /// Passes from the first one to INFERENCE on the path that this model takes (before it is ready: with DISCOVERY).
+    /// Passes from the first one to INFERENCE on the path that this model takes (before it is ready: with
+    /// DISCOVERY).
     #[must_use]
     pub fn iters_before_inference(&self) -> u32 {
         let discovery =
@@ -249,7 +252,8 @@ fn model_ready(state: &mut PhaseState, owners_known: bool) -> Vec<PhaseCommand> 
 fn pass_end(state: &mut PhaseState, captured: bool) -> Vec<PhaseCommand> {
     match state.phase {
         Phase::NotInitialized | Phase::Inference => vec![],
-        // Who uses what is needed by every later phase, so DISCOVERY counts suspended and captured passes as well.
+        // Who uses what is needed by every later phase, so DISCOVERY counts suspended and captured passes as
+        // well.
         Phase::Discovery => {
             state.iterations += 1;
             if state.iterations < state.settings.discovery_iters.max(1) {

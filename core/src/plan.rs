@@ -1,9 +1,11 @@
-//! What a plan is made of and what it says: which pages of which weights stay, which are streamed, and where in the ring they land.
-//! How a plan is found is in `plan::search` (it stands on `plan::fill`), where runs lie is in `layout`, how long it takes is in `simulate`.
+//! What a plan is made of and what it says: which pages of which weights stay, which are streamed, and where
+//! in the ring they land. How a plan is found is in `plan::search` (it stands on `plan::fill`), where runs
+//! lie is in `layout`, how long it takes is in `simulate`.
 //!
-//! Words. A *page* is a piece of GPU memory of [`PlanRequest::page_bytes`]. A *unit* is the smallest thing that is streamed as a whole. A plan streams a *suffix* of a
-//! unit's pages; the pages before it stay resident. The *ring* is a cycle of pages that all streamed suffixes share; each has its own *run* of consecutive ring
-//! pages for good. A *pass* is one forward of one model.
+//! Words. A *page* is a piece of GPU memory of [`PlanRequest::page_bytes`]. A *unit* is the smallest thing
+//! that is streamed as a whole. A plan streams a *suffix* of a unit's pages; the pages before it stay
+//! resident. The *ring* is a cycle of pages that all streamed suffixes share; each has its own *run* of
+//! consecutive ring pages for good. A *pass* is one forward of one model.
 
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +55,8 @@ pub struct UnitInfo {
 }
 
 impl UnitInfo {
-    /// GPU bytes it takes when all of it is resident: its weights, or its whole pages where these are more (the rounded end of its allocation).
+    /// GPU bytes it takes when all of it is resident: its weights, or its whole pages where these are more
+    /// (the rounded end of its allocation).
     #[must_use]
     pub fn footprint(&self, page_bytes: u64) -> u64 {
         self.bytes.max(self.pages.saturating_mul(page_bytes))
@@ -65,9 +68,11 @@ impl UnitInfo {
 pub struct UseInfo {
     /// What is used.
     pub unit: UnitId,
-    /// Milliseconds from the end of the previous use (the first: from the start of the pass) to the end of this one, with the weight already in place.
+    /// Milliseconds from the end of the previous use (the first: from the start of the pass) to the end of
+    /// this one, with the weight already in place.
     pub compute_ms: f64,
-    /// Who uses it. Consecutive uses of one owner are held together: from the first one's copy to the last one's end their streamed pages must not be overwritten.
+    /// Who uses it. Consecutive uses of one owner are held together: from the first one's copy to the last
+    /// one's end their streamed pages must not be overwritten.
     pub owner: u32,
 }
 
@@ -82,7 +87,8 @@ pub struct PassProfile {
     pub uses: Vec<UseInfo>,
     /// Milliseconds from the end of the last use to the end of the pass.
     pub tail_ms: f64,
-    /// Milliseconds of the whole pass with every weight resident. Less than the sum of its parts, or 0 when unknown: the sum is taken.
+    /// Milliseconds of the whole pass with every weight resident. Less than the sum of its parts, or 0 when
+    /// unknown: the sum is taken.
     pub resident_ms: f64,
 }
 
@@ -116,8 +122,8 @@ impl PlanRequest {
     /// All bytes of weights: fixed and units.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        let units: u64 = self.units.iter().map(|unit| unit.footprint(self.page_bytes)).sum();
-        self.fixed_bytes + units
+        let footprints = self.units.iter().map(|unit| unit.footprint(self.page_bytes));
+        footprints.fold(self.fixed_bytes, u64::saturating_add)
     }
 }
 
@@ -146,7 +152,8 @@ pub struct Placement {
     pub streamed_pages: u64,
 }
 
-/// Where in the ring one unit's streamed pages lie: ring pages `start .. start + pages`, counted on past the end of the ring from its page 0.
+/// Where in the ring one unit's streamed pages lie: ring pages `start .. start + pages`, counted on past the
+/// end of the ring from its page 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RingRun {
     /// The unit.
@@ -180,7 +187,8 @@ pub enum PlanNote {
         /// How many.
         count: u64,
     },
-    /// A unit is resident although its pages could be streamed, because two of its holders would collide in the ring.
+    /// A unit is resident although its pages could be streamed, because two of its holders would collide in
+    /// the ring.
     KeptApart {
         /// The unit.
         unit: UnitId,
@@ -245,14 +253,17 @@ mod search;
 /// Makes the plan for a request.
 ///
 /// # Errors
-/// [`CoreError`] when the request contradicts itself: page size 0, a unit id given twice, a pass that uses an unknown unit.
+/// [`CoreError`] when the request contradicts itself: page size 0, a unit id given twice, a pass that uses an
+/// unknown unit.
 pub fn plan(request: &PlanRequest) -> Result<Plan, CoreError> {
     search::plan(request)
 }
 
-/// Makes the plan for a model that arrives when `existing` is already in force. The request describes the new model only, and its budget is what is left for it: the whole
-/// budget less the peak of the existing plan. The ring stays as it is; its bytes are not counted again. What the ring cannot hold together stays resident, with a
-/// [`PlanNote::BudgetMissed`] whose figures are those of the new model alone. Where nothing is streamed yet, a ring is made within the budget. Join both with [`Plan::with_increment`].
+/// Makes the plan for a model that arrives when `existing` is already in force. The request describes the new
+/// model only, and its budget is what is left for it: the whole budget less the peak of the existing plan.
+/// The ring stays as it is; its bytes are not counted again. What the ring cannot hold together stays
+/// resident, with a [`PlanNote::BudgetMissed`] whose figures are those of the new model alone. Where nothing
+/// is streamed yet, a ring is made within the budget. Join both with [`Plan::with_increment`].
 ///
 /// # Errors
 /// As [`plan`].

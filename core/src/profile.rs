@@ -1,5 +1,5 @@
-//! From observed passes to what the planner reads: order of use, compute times, one [`PassProfile`] for each model and shape.
-//! Measuring belongs to the interposer; whether a pass is to be recorded is `phase`'s word.
+//! From observed passes to what the planner reads: order of use, compute times, one [`PassProfile`] for each
+//! model and shape. Measuring belongs to the interposer; whether a pass is to be recorded is `phase`'s word.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -41,7 +41,8 @@ impl PassRecord {
         PassRecord { timed: false, ..PassRecord::timed(model, shape) }
     }
 
-    /// The next use: its unit, its owner, and the milliseconds from the end of the previous use to the end of this one.
+    /// The next use: its unit, its owner, and the milliseconds from the end of the previous use to the end of
+    /// this one.
     pub fn record(&mut self, unit: UnitId, owner: u32, elapsed_ms: f64) {
         self.uses.push((unit, owner));
         self.times_ms.push(elapsed_ms);
@@ -109,8 +110,8 @@ impl ProfileCollector {
         self.shapes.get(&(model, shape)).map_or(0, |h| h.kept.iter().filter(|p| p.timed).count())
     }
 
-    /// The profile that a plan for this model is made from: its most frequent shape (of equally frequent ones the smallest hash). Shapes that were timed go before
-    /// shapes that were not. None before any pass.
+    /// The profile that a plan for this model is made from: its most frequent shape (of equally frequent ones
+    /// the smallest hash). Shapes that were timed go before shapes that were not. None before any pass.
     #[must_use]
     pub fn profile(&self, model: ModelId) -> Option<PassProfile> {
         let ((_, shape), history) = self.of(model).max_by_key(|((_, shape), history)| {
@@ -158,7 +159,8 @@ impl ShapeHistory {
         }
     }
 
-    /// The order of use that most kept passes showed; timed passes count before the others, later ones before earlier ones.
+    /// The order of use that most kept passes showed; timed passes count before the others, later ones before
+    /// earlier ones.
     fn usual_order(&self) -> Order {
         // By order: timed passes, passes, position of the last one.
         let mut seen: BTreeMap<&Order, (usize, usize, usize)> = BTreeMap::new();

@@ -1,8 +1,10 @@
 //! The timing model: how long passes take when weights are streamed through the ring, at steady state.
 //! It knows the link, the ring and the order of use, and nothing of budgets; choosing is `plan`'s job.
 //!
-//! Copies run one after the other on one link, in order of use, in chunks. A chunk starts when the link is free and the last use of what it overwrites has ended (its whole group, if
-//! uses are held together). A use starts when its copies have ended and the previous use has ended. Passes repeat; the first of the next cycle is prefetched during the last of this one.
+//! Copies run one after the other on one link, in order of use, in chunks. A chunk starts when the link is
+//! free and the last use of what it overwrites has ended (its whole group, if uses are held together). A use
+//! starts when its copies have ended and the previous use has ended. Passes repeat; the first of the next
+//! cycle is prefetched during the last of this one.
 
 mod clock;
 mod ring;
@@ -29,7 +31,8 @@ pub enum SpanKind {
     Use,
 }
 
-/// One span of a timeline, in milliseconds from the start of the simulated cycle; copies made ahead of it start below 0.
+/// One span of a timeline, in milliseconds from the start of the simulated cycle; copies made ahead of it
+/// start below 0.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Span {
     /// Copy or use.
@@ -62,8 +65,9 @@ pub struct Simulation {
 /// Simulates the passes of a request under a plan.
 ///
 /// # Errors
-/// [`CoreError::RunExceedsRing`] and [`CoreError::HeldTogetherOverlap`] when the plan's layout could never run; [`CoreError::UnknownUnit`] when a pass uses a unit that the request does not
-/// describe, and the other errors of [`crate::plan::plan`].
+/// [`CoreError::RunExceedsRing`] and [`CoreError::HeldTogetherOverlap`] when the plan's layout could never
+/// run; [`CoreError::UnknownUnit`] when a pass uses a unit that the request does not describe, and the other
+/// errors of [`crate::plan::plan`].
 pub fn simulate(request: &PlanRequest, plan: &Plan, with_timeline: bool) -> Result<Simulation, CoreError> {
     let course = Course::new(request)?;
     let mut runs = vec![Run::default(); request.units.len()];
@@ -285,7 +289,8 @@ impl Course {
         spans
     }
 
-    /// The copies of every use at steady state. Walking the cycle once leaves the ring as every later cycle finds it; the second walk takes notes.
+    /// The copies of every use at steady state. Walking the cycle once leaves the ring as every later cycle
+    /// finds it; the second walk takes notes.
     fn copies(&self, track: &Track<'_>, runs: &[Run]) -> Copies {
         let mut ring = RingPages::new(track.ring_pages);
         let mut copies = Copies { chunks: Vec::new(), counts: Vec::with_capacity(self.uses.len()) };
@@ -316,7 +321,8 @@ impl Course {
         copies
     }
 
-    /// The use at whose end everything held together with this use is released; both counted over the previous and this cycle.
+    /// The use at whose end everything held together with this use is released; both counted over the
+    /// previous and this cycle.
     fn release_of(&self, position: usize) -> usize {
         let cycle_start = position / self.uses.len().max(1) * self.uses.len();
         self.uses.get(position - cycle_start).map_or(position, |used| cycle_start + used.group_last)

@@ -1,5 +1,5 @@
-//! Plain values that every part speaks in: byte amounts as people write them, and the numbers that name units and models.
-//! What they mean for a plan is said in `plan`.
+//! Plain values that every part speaks in: byte amounts as people write them, and the numbers that name units
+//! and models. What they mean for a plan is said in `plan`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,8 @@ pub const MIB: u64 = 1 << 20;
 /// One gibibyte in bytes.
 pub const GIB: u64 = 1 << 30;
 
-/// An amount of memory in bytes. Parses `8GiB`, `8 GB`, `512M`, `1073741824`; prints in the largest binary unit.
+/// An amount of memory in bytes. Parses `8GiB`, `8 GB`, `512M`, `1073741824`; prints in the largest binary
+/// unit.
 ///
 /// `KiB`, `MiB`, `GiB`, `TiB` and the bare letters `K`, `M`, `G`, `T` are powers of 1024; `KB`, `MB`, `GB`, `TB` are powers of 1000. Case does
 /// not matter.
@@ -73,7 +74,8 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Names one unit: the smallest thing that is streamed as a whole. Chosen by the caller, unique within a process.
+/// Names one unit: the smallest thing that is streamed as a whole. Chosen by the caller, unique within a
+/// process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UnitId(pub u32);

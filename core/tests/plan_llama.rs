@@ -64,7 +64,8 @@ fn every_further_half_gigabyte_makes_it_no_slower() {
 
 #[test]
 fn a_wall_of_compute_hides_all_copies_and_the_ring_stays_small() {
-    // Diffusion-like: a third of the memory, ten times the computing. The ring has to hold what is used and what is copied meanwhile, 300 MiB each.
+    // Diffusion-like: a third of the memory, ten times the computing. The ring has to hold what is used and
+    // what is copied meanwhile, 300 MiB each.
     let mut request = llama(Work::Prefill, Some(26 * GIB / 3));
     request.passes[0].uses.iter_mut().for_each(|used| used.compute_ms *= 10.0);
     let plan = plan(&request).unwrap();

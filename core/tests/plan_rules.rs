@@ -11,7 +11,8 @@ use flextensor_core::units::{ModelId, UnitId};
 use models::{PAGE, chain, pass, unit};
 use proptest::prelude::*;
 
-/// Panics when the plan breaks a rule that holds for every plan; `shared_ring` = its ring belongs to another plan.
+/// Panics when the plan breaks a rule that holds for every plan; `shared_ring` = its ring belongs to another
+/// plan.
 fn check(request: &PlanRequest, plan: &Plan, shared_ring: bool) {
     let streamed: u64 = plan.placements.iter().map(|p| p.streamed_pages).sum();
     let total = request.total_bytes();
@@ -64,7 +65,8 @@ fn planned(request: &PlanRequest) -> Plan {
     plan
 }
 
-/// A random model: units, some indivisible, some that stay, uses with repeated units and owners of several uses.
+/// A random model: units, some indivisible, some that stay, uses with repeated units and owners of several
+/// uses.
 fn requests() -> impl Strategy<Value = PlanRequest> {
     let units =
         prop::collection::vec((1..60u64, prop::bool::weighted(0.7), prop::bool::weighted(0.1)), 1..24);
@@ -132,7 +134,9 @@ proptest! {
         }
     }
 
-    // Where weights are indivisible or tied, what fits together changes by jumps; pages do not.
+    // Where weights are indivisible or tied, what fits together changes by jumps. In models of a few dozen
+    // pages single pages are jumps as well, which the tolerance is for; the measured Llama is held to a
+    // fiftieth of it in `plan_llama`.
     #[test]
     fn more_budget_never_predicts_slower(request in requests(), part in 0.1..1.0f64, more in 1.0..1.5f64) {
         let mut request = request;
@@ -143,7 +147,7 @@ proptest! {
         let wide = planned(&with_budget(&request, part * more));
         prop_assume!(tight.budget_missed().is_none());
         prop_assert!(
-            wide.predicted_ms <= tight.predicted_ms * 1.03 + 1e-9,
+            wide.predicted_ms <= tight.predicted_ms * 1.1 + 1e-9,
             "{} ms with more, {} ms with less memory", wide.predicted_ms, tight.predicted_ms
         );
     }
@@ -232,6 +236,15 @@ fn tied_weights_are_copied_only_when_nothing_else_would_do() {
 }
 
 #[test]
+fn stretches_that_compute_nothing_keep_their_weights() {
+    let mut model = chain(&[50; 40], 4.0, true);
+    model.passes[0].uses[20..].iter_mut().for_each(|used| used.compute_ms = 0.0);
+    model.link = LinkCurve::flat(11.0 * PAGE as f64 / 1e6);
+    let made = planned(&with_budget(&model, 0.6));
+    assert!(made.predicted_ms < 1.25 * made.bound_ms, "{} ms, bound {} ms", made.predicted_ms, made.bound_ms);
+}
+
+#[test]
 fn weights_held_together_share_what_the_ring_can_hold() {
     let mut model = chain(&[30; 12], 1.0, true);
     for used in &mut model.passes[0].uses {
@@ -240,6 +253,23 @@ fn weights_held_together_share_what_the_ring_can_hold() {
     let made = planned(&with_budget(&model, 0.5));
     assert_eq!(made.budget_missed(), None);
     assert!(made.ring_pages >= 3 * made.placements.iter().map(|p| p.streamed_pages).min().unwrap());
+}
+
+#[test]
+fn two_models_of_one_request_share_one_ring_and_have_their_own_orders() {
+    let mut model = chain(&[50; 20], 1.0, true);
+    let mut second = model.passes[0].clone();
+    second.model = ModelId(2);
+    second.uses = model.passes[0].uses.split_off(10);
+    second.uses.reverse();
+    model.passes.push(second);
+    let made = planned(&with_budget(&model, 0.4));
+    assert_eq!(made.budget_missed(), None);
+    let models: Vec<ModelId> = made.orders.iter().map(|(model, _)| *model).collect();
+    assert_eq!(models, [ModelId(1), ModelId(2)]);
+    let order: Vec<u32> = made.orders[1].1.iter().map(|unit| unit.0).collect();
+    assert_eq!(order, (10..20).rev().collect::<Vec<u32>>());
+    assert!(made.ring_pages < 150, "a ring for both, not one for each: {} pages", made.ring_pages);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The timing model against cases that can be reckoned by hand, and against its own rules, checked span by span.
+//! The timing model against cases that can be reckoned by hand, and against its own rules, checked span by
+//! span.
 #![allow(clippy::unwrap_used, reason = "a test panics when something is missing, and may show its figures")]
 
 mod models;
@@ -73,7 +74,8 @@ fn weights_held_together_are_released_together() {
     let together = run(&request, &in_turn(20, 8, 10)).cycle_ms;
     // Apart, a copy follows the use two before it, and both sides are busy all the time but for hand-overs.
     assert!(near(apart, 8.0 * (1.0 + HAND_OVER_MS)), "{apart}");
-    // Together: nothing is copied while a pair is used; its first copy shows, its second runs beside the first use.
+    // Together: nothing is copied while a pair is used; its first copy shows, its second runs beside the
+    // first use.
     assert!(near(together, 4.0 * (1.0 + 2.0 + 2.0 * HAND_OVER_MS)), "{together}");
 }
 
@@ -138,7 +140,8 @@ fn no_copy_overlaps_another_or_overwrites_what_is_still_used() {
     }
 }
 
-/// Checks every copy of a steady cycle against every use of this cycle before it and of the cycle before, page by page.
+/// Checks every copy of a steady cycle against every use of this cycle before it and of the cycle before,
+/// page by page.
 fn check_spans(request: &PlanRequest, plan: &Plan, simulation: &Simulation) {
     let uses = &request.passes[0].uses;
     let ends: Vec<f64> =

@@ -1,9 +1,11 @@
 //! Spreads a number of streamed pages over the units: water-filling.
 //! Which numbers are worth trying, and on which ring, is decided in `search`.
 //!
-//! Every group of uses that are held together streams at most `cap` pages, because the ring must hold the largest group at once: filling all groups to one level keeps the ring smallest
-//! and spreads the copying over the pass. A second limit follows time: a unit streams at most `pace` times the pages that the link carries while the unit computes, which keeps the
-//! link from falling behind in stretches of the pass that compute little.
+//! Every group of uses that are held together streams at most `cap` pages, because the ring must hold the
+//! largest group at once: filling all groups to one level keeps the ring smallest and spreads the copying
+//! over the pass. A second limit follows time: a unit streams at most `pace` times the pages that the link
+//! carries while the unit computes, which keeps the link from falling behind in stretches of the pass that
+//! compute little.
 
 use crate::plan::PlanRequest;
 use crate::simulate::Course;
@@ -84,7 +86,8 @@ impl Stock {
         Stock { units, order: course.first_uses().to_vec(), groups }
     }
 
-    /// Units that belong to more than one group: they are copied more than once a pass, and only they can collide in the ring.
+    /// Units that belong to more than one group: they are copied more than once a pass, and only they can
+    /// collide in the ring.
     pub(super) fn shared_units(&self) -> Vec<usize> {
         (0..self.units.len()).filter(|&unit| self.is_shared(unit)).collect()
     }
@@ -101,7 +104,8 @@ impl Stock {
         paces.filter(|pace| pace.is_finite()).fold(0.0, f64::max) * 1.001
     }
 
-    /// Lengths of the ring at which something more fits: the sizes of groups and of what is not divisible, ascending, at most `most` of them, the largest among them.
+    /// Lengths of the ring at which something more fits: the sizes of groups and of what is not divisible,
+    /// ascending, at most `most` of them, the largest among them.
     pub(super) fn breakpoints(&self, most: usize) -> Vec<u64> {
         let groups = self.groups.iter().map(|group| group.iter().map(|&unit| self.unit(unit).pages).sum());
         let units = self.units.iter().filter(|unit| unit.groups > 0).map(|unit| unit.pages);
@@ -156,8 +160,9 @@ impl Stock {
         }
     }
 
-    /// Streams exactly `pages` pages within the limits, or as few more as indivisible units allow; none if the limits allow less. The level is as low as possible, and what
-    /// remains above it is spread evenly over the pass.
+    /// Streams exactly `pages` pages within the limits, or as few more as indivisible units allow; none if
+    /// the limits allow less. The level is as low as possible, and what remains above it is spread evenly
+    /// over the pass.
     pub(super) fn fill(&self, pages: u64, limits: Limits) -> Option<Vec<u64>> {
         let at = |cap| self.level(Limits { cap, ..limits });
         let total = |streamed: &[u64]| streamed.iter().sum::<u64>();
@@ -176,7 +181,8 @@ impl Stock {
         Some(streamed)
     }
 
-    /// Takes at most `excess` pages away again: first by stepping units down to `below`, then page by page, then by whole indivisible units; evenly over the pass.
+    /// Takes at most `excess` pages away again: first by stepping units down to `below`, then page by page,
+    /// then by whole indivisible units; evenly over the pass.
     fn lower(&self, streamed: &mut [u64], below: &[u64], mut excess: u64) {
         let steps = self.order.iter().map(|&unit| {
             let pair = (streamed.get(unit), below.get(unit));
@@ -210,7 +216,8 @@ impl Stock {
         }
     }
 
-    /// Steps units down by `steps` (in order of use), as many as `most` pages allow and as evenly along the pass as possible; returns the pages taken.
+    /// Steps units down by `steps` (in order of use), as many as `most` pages allow and as evenly along the
+    /// pass as possible; returns the pages taken.
     fn take_evenly(&self, streamed: &mut [u64], steps: &[u64], most: u64) -> u64 {
         let all: u64 = steps.iter().sum();
         if all == 0 {

@@ -27,7 +27,8 @@ pub(super) fn plan(existing: &Plan, request: &PlanRequest) -> Result<Plan, CoreE
 }
 
 impl Plan {
-    /// This plan with an increment made for it: both models' placements, runs and orders on one ring. Times and bytes add up, as if the models took turns.
+    /// This plan with an increment made for it: both models' placements, runs and orders on one ring. Times
+    /// and bytes add up, as if the models took turns.
     #[must_use]
     pub fn with_increment(mut self, increment: Plan) -> Plan {
         self.placements.extend(increment.placements);

@@ -1,5 +1,6 @@
-//! Finds the plan: tries rings of several lengths and several ways to fill them, lets the simulator judge, and keeps the best.
-//! How pages are spread over units is in `fill`, what a plan says about the choice in `assemble`.
+//! Finds the plan: tries rings of several lengths and several ways to fill them, lets the simulator judge,
+//! and keeps the best. How pages are spread over units is in `fill`, what a plan says about the choice in
+//! `assemble`.
 
 use crate::error::CoreError;
 use crate::layout;
@@ -67,7 +68,8 @@ impl<'a> Search<'a> {
     /// The best way to save this many pages; where that cannot be done, the way that saves most.
     pub(super) fn best(&self, over: u64) -> Choice {
         let shared_units = Stock::new(self.request, self.course, &[]).shared_units();
-        // Units of several groups are copied several times a pass for the same gain, so plans without them compete.
+        // Units of several groups are copied several times a pass for the same gain, so plans without them
+        // compete.
         let plain = Stock::new(self.request, self.course, &shared_units);
         let mut found: Vec<Choice> = self.over_rings(&plain, over).into_iter().collect();
         if !shared_units.is_empty() {
@@ -157,7 +159,8 @@ impl<'a> Search<'a> {
             let choice = self.over_fillings(stock, over + ring, ring).ok();
             found.extend(choice.filter(|choice| choice.missing == 0));
         }
-        // The ring that saves most is the last resort, and the one whose collisions tell what to keep apart: so a budget that was named as the smallest one is always met.
+        // The ring that saves most is the last resort, and the one whose collisions tell what to keep apart:
+        // so a budget that was named as the smallest one is always met.
         pick(found).map_or_else(|| self.judge(stock, widest, stock.level(Limits::cap(widest))), Ok)
     }
 
@@ -212,7 +215,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The fastest choice; of those that are as fast the one that streams least, then the one with the shortest ring.
+/// The fastest choice; of those that are as fast the one that streams least, then the one with the shortest
+/// ring.
 fn pick(mut found: Vec<Choice>) -> Option<Choice> {
     let fastest = found.iter().map(|choice| choice.predicted_ms).fold(f64::INFINITY, f64::min);
     found.retain(|choice| choice.predicted_ms <= fastest * SAME_TIME);
@@ -236,7 +240,8 @@ fn shortest(widest: u64, over: u64, saves: impl Fn(u64) -> u64) -> u64 {
     enough
 }
 
-/// The shortest ring of at least this length around which a pass goes a whole number of times: it streams what is over the budget and once more its own length.
+/// The shortest ring of at least this length around which a pass goes a whole number of times: it streams
+/// what is over the budget and once more its own length.
 fn whole_laps(over: u64, ring: u64) -> u64 {
     match over / ring.max(1) {
         0 => ring,

@@ -1,7 +1,8 @@
 //! When each copy and each use of a cycle happens, given what must have ended before.
 //! Which copies there are is worked out in `simulate` and `simulate::ring`.
 
-/// Milliseconds between an event and the work on another stream that waited for it: the cost of every wait that really waits.
+/// Milliseconds between an event and the work on another stream that waited for it: the cost of every wait
+/// that really waits.
 const HAND_OVER_MS: f64 = 0.003;
 /// A cycle is steady when every time has moved on by the same period, up to this part of it.
 const STEADY: f64 = 1e-7;
@@ -20,7 +21,8 @@ pub(super) struct DenseUse {
     pub(super) group_last: usize,
 }
 
-/// A chunk to be copied for a use, and the use that must have ended before: its position, counted over the previous and this cycle.
+/// A chunk to be copied for a use, and the use that must have ended before: its position, counted over the
+/// previous and this cycle.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chunk {
     pub(super) ms: f64,
