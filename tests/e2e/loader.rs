@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// libflextensor.so as cargo built it for this test binary: beside it.
+/// libflextensor.so as cargo built it for this test binary: beside it. `TEST_PRELOAD` names another build to be tested.
 fn preload() -> PathBuf {
+    if let Some(library) = std::env::var_os("TEST_PRELOAD") {
+        return library.into();
+    }
     let test = std::env::current_exe().expect("a test knows its own path");
     let library = test.with_file_name("libflextensor.so");
     assert!(library.exists(), "{} is missing: is flextensor-interposer a dev-dependency?", library.display());

@@ -112,17 +112,19 @@ pub(super) fn original(slot: &AtomicPtr<c_void>, name: &str) -> Result<*mut c_vo
     if known.is_null() { resolve::find_original(slot, name) } else { Ok(known) }
 }
 
-/// What a shell does once the original is known: nothing of ours while we are not active or the thread is inside a hook already;
-/// otherwise the handler decides, and a panic of ours becomes an error code of the call.
+/// What a shell does once the original is known: nothing of ours while we are not active; otherwise the handler decides.
 #[inline]
 pub(super) fn dispatch(
     name: &str,
     handler: impl FnOnce() -> Outcome,
     original: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    if !init::active() {
-        return original();
-    }
+    if init::active() { decide(name, handler, original) } else { original() }
+}
+
+/// Inside a hook already, the call is the driver's. Otherwise the handler's answer holds, and a panic of ours becomes the call's error code.
+#[inline]
+fn decide(name: &str, handler: impl FnOnce() -> Outcome, original: impl FnOnce() -> CUresult) -> CUresult {
     let Some(_inside) = guard::enter() else { return original() };
     match catch_unwind(AssertUnwindSafe(handler)) {
         Ok(Outcome::Done(code)) => code,
@@ -227,3 +229,48 @@ macro_rules! hooks {
 }
 
 pub(super) use {hooks, row, shell, signature, signature_of};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Reason;
+
+    const HANDLER: CUresult = CUresult(1001);
+    const DRIVER: CUresult = CUresult(1002);
+
+    #[test]
+    fn while_we_are_not_active_every_call_is_the_drivers() {
+        assert_eq!(dispatch("cuTest", || Outcome::Done(HANDLER), || DRIVER), DRIVER);
+    }
+
+    #[test]
+    fn the_handlers_answer_holds() {
+        assert_eq!(decide("cuTest", || Outcome::Done(HANDLER), || DRIVER), HANDLER);
+        assert_eq!(decide("cuTest", || Outcome::Fail(HANDLER), || DRIVER), HANDLER);
+        assert_eq!(decide("cuTest", || Outcome::Bypass(Reason::NotManaged), || DRIVER), DRIVER);
+    }
+
+    #[test]
+    fn a_call_inside_a_hook_is_the_drivers_and_the_next_one_after_it_is_not() {
+        let inner = || Outcome::Done(decide("cuInner", || Outcome::Done(HANDLER), || DRIVER));
+        assert_eq!(decide("cuOuter", inner, || CUresult(0)), DRIVER);
+        // Also while the original of a bypassed call runs: the driver may call its own exported functions.
+        let bypassed = || decide("cuInner", || Outcome::Done(HANDLER), || DRIVER);
+        assert_eq!(decide("cuOuter", || Outcome::Bypass(Reason::NotManaged), bypassed), DRIVER);
+        assert_eq!(decide("cuNext", || Outcome::Done(HANDLER), || DRIVER), HANDLER);
+    }
+
+    #[test]
+    fn a_panic_in_a_handler_is_an_error_code_and_leaves_the_thread_outside() {
+        let panicked = decide("cuTest", || panic!("provoked"), || DRIVER);
+        assert_eq!(panicked, CUresult::CUDA_ERROR_UNKNOWN);
+        assert_eq!(decide("cuTest", || Outcome::Done(HANDLER), || DRIVER), HANDLER);
+    }
+
+    #[test]
+    fn a_null_stream_means_what_the_variant_says() {
+        let call = Call { real: (), null_stream: STREAM_PER_THREAD, name: "cuTest_ptsz" };
+        assert_eq!(call.stream(std::ptr::null_mut()), STREAM_PER_THREAD);
+        assert_eq!(call.stream(STREAM_LEGACY), STREAM_LEGACY);
+    }
+}

@@ -40,5 +40,8 @@ fn the_page_of_hooks_says_what_the_table_says() {
         std::fs::write(path, page()).expect("docs/hooks.md can be written");
     }
     let written = std::fs::read_to_string(path).expect("docs/hooks.md can be read");
-    assert!(written == page(), "docs/hooks.md is stale: BLESS=1 cargo test -p flextensor-interposer rewrites it");
+    assert!(
+        written == page(),
+        "docs/hooks.md is stale: BLESS=1 cargo test -p flextensor-interposer rewrites it"
+    );
 }
