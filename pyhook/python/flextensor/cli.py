@@ -48,7 +48,7 @@ def _parser() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
     )
     run.add_argument("--config", metavar="FILE", dest="FT_CONFIG_FILE", help="configuration file: TOML, INI, JSON or YAML [FT_CONFIG_FILE]")
     for key, variable, default, allowed, doc in _options():
-        text = f"{doc} [{variable}; {allowed}; default {default if default is not None else 'none'}]"
+        text = f"{doc} [{variable}; {allowed}; default {default or 'none'}]"
         run.add_argument(f"--{key.replace('_', '-')}", metavar="VALUE", dest=variable, help=text.replace("%", "%%"))
     run.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     commands.add_parser("doctor", help="say what this machine offers and what is missing", allow_abbrev=False)
