@@ -275,7 +275,7 @@ impl Pager {
     }
 
     /// Rules 1, 6 and 7: prepares a launch on `stream` that shows `hits`; `verdicts` gets one answer for each hit.
-    /// Units that are `Ready` are pinned until [`Pager::launched`] is called with the same hits and verdicts.
+    /// Units that are in place are pinned until [`Pager::launched`] is called with the same hits and verdicts.
     pub fn acquire(
         &mut self,
         stream: StreamId,
@@ -298,19 +298,22 @@ impl Pager {
     }
 
     fn acquire_one(&mut self, stream: StreamId, slot: usize, hit: Hit, out: &mut Vec<Command>) -> Verdict {
-        let in_place = self.slots[slot].in_place();
+        let state = &self.slots[slot];
+        let writes = hit.access == Access::Write;
+        // Launches that may write at the same time must write at the same place, or one write is lost.
+        let elsewhere = state.rewrites > 0 && (writes || hit.hold);
         // What is changed in the ring, or about to be needed there, is better served in place than behind the link.
-        let here = self.slots[slot].dirty || (in_place && self.slots[slot].awaiting);
-        if hit.can_redirect && self.is_doubtful(slot, hit.certainty) && !here {
-            self.redirect(stream, slot, out);
-            return Verdict::Redirect;
+        let here = state.dirty || (state.in_place() && (state.awaiting || (writes && state.pins > 0)));
+        if elsewhere || (hit.can_redirect && self.is_doubtful(slot, hit.certainty) && !here) {
+            self.redirect(stream, slot, writes, out);
+            return if hit.can_redirect { Verdict::Redirect } else { Verdict::Conflict };
         }
         let distance = self.begin_use(slot, hit.certainty);
         if !self.slots[slot].in_place() {
             let copy = if distance == Some(0) { CopyStream::Prefetch } else { CopyStream::Demand };
             if !self.load_now(slot, copy, out) {
                 self.counters.conflicts += 1;
-                self.redirect(stream, slot, out);
+                self.redirect(stream, slot, writes, out);
                 return Verdict::Conflict;
             }
             if copy == CopyStream::Demand {
@@ -323,10 +326,11 @@ impl Pager {
         if distance.is_some() { Verdict::Began } else { Verdict::Ready }
     }
 
-    /// Rule 7's test. A unit in use, or next in order, is never doubtful.
+    /// Rule 7's test. A unit in use, held, or next in order, is never doubtful.
     fn is_doubtful(&self, slot: usize, certainty: Certainty) -> bool {
         certainty == Certainty::Unknown
             && !self.slots[slot].current
+            && !self.slots[slot].held
             && self.orders.expected_slot() != Some(slot as u32)
     }
 
@@ -340,9 +344,11 @@ impl Pager {
     }
 
     /// Rule 7: the launch reads the shadow, which a write-back may still be filling.
-    fn redirect(&mut self, stream: StreamId, slot: usize, out: &mut Vec<Command>) {
+    fn redirect(&mut self, stream: StreamId, slot: usize, writes: bool, out: &mut Vec<Command>) {
         self.counters.redirects += 1;
-        let slot = &self.slots[slot];
+        let slot = &mut self.slots[slot];
+        slot.redirects += 1;
+        slot.rewrites += u32::from(writes);
         out.extend(slot.write_backs.iter().flatten().map(|&event| Command::WaitOnStream { stream, event }));
     }
 
@@ -359,6 +365,9 @@ impl Pager {
             } else {
                 let event = self.slots[index].shadow_event(stream, &mut self.events);
                 out.push(Command::RecordReader { stream, event });
+                let slot = &mut self.slots[index];
+                slot.redirects = slot.redirects.saturating_sub(1);
+                slot.rewrites = slot.rewrites.saturating_sub(u32::from(hit.access == Access::Write));
                 if hit.access == Access::Write {
                     self.invalidate(index);
                 }
@@ -369,16 +378,7 @@ impl Pager {
     /// The unit's owner has returned. Launches behind a held unit's readers may have read it without showing it: the readers' events move here.
     pub fn end_use(&mut self, unit: UnitId, out: &mut Vec<Command>) {
         let Some(index) = self.slot(unit) else { return };
-        if std::mem::take(&mut self.slots[index].held) {
-            let slot = &mut self.slots[index];
-            slot.guarded = [false; 2];
-            out.extend(
-                slot.readers
-                    .iter()
-                    .filter(|(stream, _)| !stream.has_ended())
-                    .map(|&(stream, event)| Command::RecordReader { stream, event }),
-            );
-        }
+        self.slots[index].release_hold(out);
         self.end_slot(index);
     }
 
@@ -398,23 +398,27 @@ impl Pager {
         }
     }
 
-    /// Rule 11: the program destroyed the stream.
-    pub fn forget_stream(&mut self, stream: StreamId) {
+    /// Rule 11: the program is about to destroy the stream; the commands must be performed while it still exists.
+    pub fn forget_stream(&mut self, stream: StreamId, out: &mut Vec<Command>) {
         for slot in &mut self.slots {
+            if slot.held {
+                slot.move_readers(|reader| reader == stream, out);
+            }
             slot.forget_stream(stream);
         }
     }
 
     /// Rule 12, first half: orders the demand stream behind all users of the unit and writes it back if dirty.
-    /// The caller must let no launch show the unit from here on, and wait for the demand stream. False while the unit is pinned.
+    /// The caller must let no launch show the unit from here on, and wait for both copy streams: pages that were taken from
+    /// the unit may still be waited for there. False while a launch that shows the unit is between check and enqueue.
     pub fn evict(&mut self, unit: UnitId, out: &mut Vec<Command>) -> bool {
         let Some(index) = self.slot(unit) else { return true };
-        if self.slots[index].pins > 0 {
+        if self.slots[index].pins > 0 || self.slots[index].redirects > 0 {
             return false;
         }
+        self.slots[index].release_hold(out);
         self.guard_shadow(index, CopyStream::Demand, out);
         self.guard(index, CopyStream::Demand, out);
-        self.slots[index].held = false;
         self.end_slot(index);
         self.invalidate(index);
         true

@@ -174,7 +174,9 @@ impl Pager {
         if !state.guarded[copy as usize] {
             state.guarded[copy as usize] = true;
             out.extend(state.readers.iter().map(|&(_, event)| Command::WaitOnCopy { copy, event }));
-            out.extend(state.copies[copy.other() as usize].map(|event| Command::WaitOnCopy { copy, event }));
+            let other = copy.other() as usize;
+            let elsewhere = [state.copies[other], state.write_backs[other]];
+            out.extend(elsewhere.into_iter().flatten().map(|event| Command::WaitOnCopy { copy, event }));
         }
         if state.dirty {
             self.write_back(slot, copy, out);
@@ -193,6 +195,8 @@ impl Pager {
         self.counters.pages_back += u64::from(pages);
         let event = *state.write_backs[copy as usize].get_or_insert_with(|| self.events.take());
         state.shadow_guarded[copy.other() as usize] = false;
+        // It also reads pages that the other copy stream may take later.
+        state.guarded[copy.other() as usize] = false;
         out.push(Command::RecordCopy { copy, event });
     }
 

@@ -1,7 +1,7 @@
 //! What is known of one streamed unit and of one ring page. Who may change what is decided in `load` and in the parent.
 
 use super::events::EventPool;
-use super::{EventId, StreamId};
+use super::{Command, EventId, StreamId};
 use crate::units::UnitId;
 
 /// One physical page of the ring.
@@ -23,7 +23,12 @@ pub(super) struct Slot {
     pub(super) occupied: u32,
     /// Ring pages occupied and valid.
     pub(super) present: u32,
+    /// Launches in place between check and enqueue.
     pub(super) pins: u32,
+    /// Launches pointed at the shadow, between check and enqueue.
+    pub(super) redirects: u32,
+    /// Those of them that may write.
+    pub(super) rewrites: u32,
     pub(super) held: bool,
     /// Prefetched for a coming use.
     pub(super) awaiting: bool,
@@ -38,7 +43,7 @@ pub(super) struct Slot {
     /// Streams that wait for those copies already.
     pub(super) waited: Vec<StreamId>,
     pub(super) readers: Vec<(StreamId, EventId)>,
-    /// Which copy stream is ordered behind all readers and the other stream's copy.
+    /// Which copy stream is ordered behind all readers and the other stream's copies in and back.
     pub(super) guarded: [bool; 2],
     /// Last write-back, on each copy stream.
     pub(super) write_backs: [Option<EventId>; 2],
@@ -57,6 +62,8 @@ impl Slot {
             occupied: 0,
             present: 0,
             pins: 0,
+            redirects: 0,
+            rewrites: 0,
             held: false,
             awaiting: false,
             current: false,
@@ -87,6 +94,20 @@ impl Slot {
     pub(super) fn shadow_event(&mut self, stream: StreamId, pool: &mut EventPool) -> EventId {
         self.shadow_guarded = [false; 2];
         event_of(&mut self.shadow_users, stream, pool)
+    }
+
+    /// The unit may be overwritten again, behind what its readers' streams carry now.
+    pub(super) fn release_hold(&mut self, out: &mut Vec<Command>) {
+        if std::mem::take(&mut self.held) {
+            self.move_readers(|_| true, out);
+        }
+    }
+
+    /// Launches behind these streams' readers may have read the unit unseen: the readers' events move behind them.
+    pub(super) fn move_readers(&mut self, which: impl Fn(StreamId) -> bool, out: &mut Vec<Command>) {
+        self.guarded = [false; 2];
+        let moved = self.readers.iter().filter(|&&(stream, _)| !stream.has_ended() && which(stream));
+        out.extend(moved.map(|&(stream, event)| Command::RecordReader { stream, event }));
     }
 
     /// Nobody can meet these events any more: the last page went, and whoever took it waits for them.

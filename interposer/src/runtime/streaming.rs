@@ -248,7 +248,8 @@ impl Streaming {
 pub(crate) fn forget_stream(stream: Stream) {
     for device in 0..MAX_DEVICES as i32 {
         if let Some(ring) = ring_of(device).as_mut() {
-            ring.pager.forget_stream(stream_id(stream));
+            ring.pager.forget_stream(stream_id(stream), &mut ring.commands);
+            ring.perform();
         }
     }
 }

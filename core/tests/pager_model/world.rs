@@ -1,0 +1,340 @@
+//! A program on the model's GPU: performs the pager's commands, keeps what its own writes made the truth, and orders
+//! conflicting launches among its streams as a correct program does. Which launches it makes is the test files' matter.
+
+use flextensor_core::pager::{Access, Certainty, Command, CopyStream, Hit, Pager, StreamId, Verdict};
+use flextensor_core::units::UnitId;
+
+use super::gpu::{Gpu, OpId, Place, Use};
+
+/// What a launch really does to a unit that it shows; the pager does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effect {
+    /// A stale word: it neither reads nor writes.
+    Nothing,
+    Reads,
+    /// Writes so many pages (at least one), and reads the rest.
+    Writes(usize),
+}
+
+/// One unit that a launch shows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown {
+    pub(crate) hit: Hit,
+    pub(crate) effect: Effect,
+}
+
+/// A read in the owner's forward; the other kinds are made from it.
+pub(crate) fn reads(unit: u32) -> Shown {
+    let hit = Hit {
+        unit: UnitId(unit),
+        access: Access::Read,
+        certainty: Certainty::Owner,
+        hold: false,
+        can_redirect: true,
+    };
+    Shown { hit, effect: Effect::Reads }
+}
+
+/// A write of the whole unit in the owner's forward.
+pub(crate) fn writes(unit: u32) -> Shown {
+    let shown = reads(unit);
+    Shown { hit: Hit { access: Access::Write, ..shown.hit }, effect: Effect::Writes(usize::MAX) }
+}
+
+impl Shown {
+    /// By a word of which nothing is known.
+    pub(crate) fn doubtful(self) -> Self {
+        Self { hit: Hit { certainty: Certainty::Unknown, ..self.hit }, ..self }
+    }
+
+    /// By a word that has been a use before.
+    pub(crate) fn live(self) -> Self {
+        Self { hit: Hit { certainty: Certainty::Live, ..self.hit }, ..self }
+    }
+
+    /// The word is stale.
+    pub(crate) fn stale(self) -> Self {
+        Self { effect: Effect::Nothing, ..self }
+    }
+
+    /// Held for the owner's whole forward.
+    pub(crate) fn held(self) -> Self {
+        Self { hit: Hit { hold: true, ..self.hit }, ..self }
+    }
+
+    /// Its word cannot be pointed elsewhere.
+    pub(crate) fn fixed(self) -> Self {
+        Self { hit: Hit { can_redirect: false, ..self.hit }, ..self }
+    }
+}
+
+/// A launch between its check and its enqueue.
+#[derive(Debug)]
+pub(crate) struct Open {
+    pub(crate) stream: StreamId,
+    pub(crate) shown: Vec<Shown>,
+    hits: Vec<Hit>,
+    pub(crate) verdicts: Vec<Verdict>,
+    private: Vec<bool>,
+}
+
+impl Open {
+    fn place(&self, index: usize) -> Place {
+        match (self.private[index], self.verdicts[index].in_place()) {
+            (true, _) => Place::Private,
+            (false, true) => Place::Ring,
+            (false, false) => Place::Shadow,
+        }
+    }
+
+    /// Units that it shows where only its own copy of the parameters, or nothing, keeps it right.
+    pub(crate) fn is_stuck(&self) -> Option<UnitId> {
+        let mut both = self.hits.iter().zip(&self.verdicts);
+        both.find(|(hit, verdict)| !verdict.in_place() && !hit.can_redirect).map(|(hit, _)| hit.unit)
+    }
+}
+
+/// What the program knows of one unit.
+#[derive(Debug)]
+struct Known {
+    versions: Vec<u32>,
+    writes: u32,
+    last_write: Option<OpId>,
+    reads_since: Vec<OpId>,
+    /// Streams on which launches may read it without showing it.
+    held_on: Vec<StreamId>,
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) pager: Pager,
+    pub(crate) gpu: Gpu,
+    known: Vec<Known>,
+    commands: Vec<Command>,
+    /// All commands since the last [`World::take_journal`].
+    journal: Vec<Command>,
+}
+
+pub(crate) const S1: StreamId = StreamId(1);
+pub(crate) const S2: StreamId = StreamId(2);
+
+impl World {
+    /// Units 0, 1, 2 ... at `(start, pages)` in the ring.
+    pub(crate) fn new(ring_pages: u32, chunk_pages: u32, units: &[(u32, u32)], seed: u64) -> Self {
+        let mut pager = Pager::new(ring_pages, chunk_pages);
+        for (unit, &(start, pages)) in (0..).zip(units) {
+            pager.add_unit(UnitId(unit), start, pages);
+        }
+        let known = units.iter().map(|&(_, pages)| Known {
+            versions: vec![0; pages as usize],
+            writes: 0,
+            last_write: None,
+            reads_since: Vec::new(),
+            held_on: Vec::new(),
+        });
+        Self {
+            pager,
+            gpu: Gpu::new(ring_pages, units, seed),
+            known: known.collect(),
+            commands: Vec::new(),
+            journal: Vec::new(),
+        }
+    }
+
+    pub(crate) fn units(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Check and enqueue with nothing between, then prefetch. A unit that is stuck gets private pages, and the launch is tried again.
+    pub(crate) fn launch(&mut self, stream: StreamId, shown: &[Shown]) -> Vec<Verdict> {
+        loop {
+            let open = self.acquire(stream, shown);
+            let Some(unit) = open.is_stuck() else {
+                let verdicts = open.verdicts.clone();
+                self.enqueue(open);
+                return verdicts;
+            };
+            self.refuse(open);
+            assert!(self.make_private(unit), "{unit:?} is pinned by a launch that is still open");
+        }
+    }
+
+    /// The program orders the launch behind what it conflicts with, then the pager checks it.
+    pub(crate) fn acquire(&mut self, stream: StreamId, shown: &[Shown]) -> Open {
+        for shown in shown {
+            let known = &self.known[shown.hit.unit.0 as usize];
+            let behind_reads = matches!(shown.effect, Effect::Writes(_));
+            let reads = known.reads_since.iter().filter(|_| behind_reads);
+            let behind: Vec<OpId> = known.last_write.iter().chain(reads).copied().collect();
+            if shown.effect != Effect::Nothing {
+                behind.into_iter().for_each(|op| self.gpu.wait_for(stream, op));
+            }
+        }
+        let hits: Vec<Hit> = shown.iter().map(|shown| shown.hit).collect();
+        let mut verdicts = vec![Verdict::Ready; hits.len()];
+        let private = hits.iter().map(|hit| !self.pager.streams(hit.unit)).collect();
+        self.pager.acquire(stream, &hits, &mut verdicts, &mut self.commands);
+        self.perform();
+        Open { stream, shown: shown.to_vec(), hits, verdicts, private }
+    }
+
+    /// The launch enters its stream; the pager records it and prefetches.
+    pub(crate) fn enqueue(&mut self, open: Open) {
+        let uses = (0..open.shown.len()).filter_map(|index| self.use_of(&open, index)).collect();
+        let op = self.gpu.launch(open.stream, uses);
+        for (index, shown) in open.shown.iter().enumerate() {
+            self.note(op, shown.hit.unit, shown.effect);
+            let known = &mut self.known[shown.hit.unit.0 as usize];
+            if shown.hit.hold && open.place(index) == Place::Ring && !known.held_on.contains(&open.stream) {
+                known.held_on.push(open.stream);
+            }
+        }
+        self.refuse(open);
+    }
+
+    /// The driver refused the launch: the pager hears of it as of any other.
+    pub(crate) fn refuse(&mut self, open: Open) {
+        // A stream exists from the program's first call that names it.
+        self.gpu.launch(open.stream, Vec::new());
+        self.pager.launched(open.stream, &open.hits, &open.verdicts, &mut self.commands);
+        self.perform();
+        self.prefetch(open.stream);
+    }
+
+    pub(crate) fn prefetch(&mut self, stream: StreamId) {
+        self.pager.prefetch(stream, &self.gpu, &mut self.commands);
+        self.perform();
+    }
+
+    /// A launch that reads a held unit without showing it. False where no launch may.
+    pub(crate) fn launch_hidden(&mut self, stream: StreamId, unit: u32) -> bool {
+        let known = &self.known[unit as usize];
+        if !known.held_on.contains(&stream) {
+            return false;
+        }
+        let place = if self.pager.streams(UnitId(unit)) { Place::Ring } else { Place::Private };
+        let used = Use { unit: UnitId(unit), place, sees: known.versions.clone(), leaves: None };
+        if let Some(op) = known.last_write {
+            self.gpu.wait_for(stream, op);
+        }
+        let op = self.gpu.launch(stream, vec![used]);
+        self.note(op, UnitId(unit), Effect::Reads);
+        true
+    }
+
+    /// The unit's owner has returned.
+    pub(crate) fn end_use(&mut self, unit: u32) {
+        self.known[unit as usize].held_on.clear();
+        self.pager.end_use(UnitId(unit), &mut self.commands);
+        self.perform();
+    }
+
+    pub(crate) fn destroy_stream(&mut self, stream: StreamId) {
+        self.pager.forget_stream(stream, &mut self.commands);
+        self.perform();
+        self.gpu.destroy(stream);
+        self.known.iter_mut().for_each(|known| known.held_on.retain(|&held| held != stream));
+    }
+
+    /// Rule 12. False while the pager refuses.
+    pub(crate) fn make_private(&mut self, unit: UnitId) -> bool {
+        if !self.pager.streams(unit) {
+            return true;
+        }
+        let free = self.pager.evict(unit, &mut self.commands);
+        self.perform();
+        if !free {
+            return false;
+        }
+        self.gpu.drain_copies();
+        if self.gpu.touches(unit) {
+            self.gpu.set_fault(format!("{unit:?} was unmapped while in use"));
+        }
+        let memory = &mut self.gpu.memory[unit.0 as usize];
+        memory.private = memory.shadow.clone();
+        self.pager.remove(unit);
+        let known = &self.known[unit.0 as usize];
+        let used = Use { unit, place: Place::Private, sees: known.versions.clone(), leaves: None };
+        // A fresh stream stands for the host: it is ordered behind the writes that the program knows to be done.
+        if known.last_write.is_none_or(|op| self.gpu.is_done(op)) {
+            self.gpu.launch(StreamId(1000), vec![used]);
+            self.gpu.run_stream_only(StreamId(1000));
+        } else {
+            self.gpu.set_fault(format!("{unit:?} became private before its last write"));
+        }
+        true
+    }
+
+    /// Runs everything; every unit that is still streamed must end in its shadow as the program last wrote it.
+    pub(crate) fn finish(&mut self) -> Result<(), String> {
+        self.gpu.drain();
+        for unit in 0..self.known.len() as u32 {
+            if !self.make_private(UnitId(unit)) {
+                self.gpu.set_fault(format!("unit {unit} is still pinned"));
+            }
+        }
+        self.verdict()
+    }
+
+    /// The first fault, if there was one.
+    pub(crate) fn verdict(&self) -> Result<(), String> {
+        self.gpu.fault().map_or(Ok(()), |fault| Err(fault.to_owned()))
+    }
+
+    pub(crate) fn take_journal(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.journal)
+    }
+
+    fn use_of(&self, open: &Open, index: usize) -> Option<Use> {
+        let Shown { hit, effect } = open.shown[index];
+        let known = &self.known[hit.unit.0 as usize];
+        let leaves = match effect {
+            Effect::Nothing => return None,
+            Effect::Reads => None,
+            Effect::Writes(pages) => Some((known.writes + 1, pages.clamp(1, known.versions.len()))),
+        };
+        Some(Use { unit: hit.unit, place: open.place(index), sees: known.versions.clone(), leaves })
+    }
+
+    fn note(&mut self, op: OpId, unit: UnitId, effect: Effect) {
+        let known = &mut self.known[unit.0 as usize];
+        match effect {
+            Effect::Nothing => {}
+            Effect::Reads => known.reads_since.push(op),
+            Effect::Writes(pages) => {
+                known.writes += 1;
+                let pages = pages.clamp(1, known.versions.len());
+                known.versions[..pages].fill(known.writes);
+                known.last_write = Some(op);
+                known.reads_since.clear();
+            }
+        }
+    }
+
+    fn perform(&mut self) {
+        for command in std::mem::take(&mut self.commands) {
+            self.journal.push(command);
+            match command {
+                Command::WaitOnStream { stream, event } => self.gpu.wait_on_stream(stream, event),
+                Command::WaitOnCopy { copy, event } => self.gpu.wait_on_copy(copy, event),
+                Command::CopyIn { copy, unit, first, pages } => {
+                    self.gpu.copy(copy, unit, first, pages, false)
+                }
+                Command::WriteBack { copy, unit, first, pages } => {
+                    self.gpu.copy(copy, unit, first, pages, true)
+                }
+                Command::RecordCopy { copy, event } => self.gpu.record_on_copy(copy, event),
+                Command::RecordReader { stream, event } => self.gpu.record_on_stream(stream, event),
+            }
+        }
+    }
+}
+
+/// Pages that the journal copied in, by copy stream.
+pub(crate) fn pages_in(journal: &[Command], on: CopyStream) -> u32 {
+    let pages = |command: &Command| match *command {
+        Command::CopyIn { copy, pages, .. } if copy == on => pages,
+        _ => 0,
+    };
+    journal.iter().map(pages).sum()
+}

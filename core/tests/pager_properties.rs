@@ -1,0 +1,320 @@
+//! Random programs on random rings, run in the worst orders: every launch sees the right bytes, nothing gets stuck, and every
+//! shadow ends as the program last wrote it. Each rule by itself is `pager_rules`' matter.
+
+mod pager_model;
+
+use std::collections::HashSet;
+
+use flextensor_core::pager::{Access, Certainty, Hit, StreamId};
+use flextensor_core::units::{ModelId, UnitId};
+use pager_model::gpu::Dice;
+use pager_model::world::{Effect, Open, Shown, World};
+use proptest::prelude::*;
+
+const STREAMS: u64 = 3;
+const THREADS: usize = 4;
+
+/// A ring, its units and what the program is known to do.
+#[derive(Clone, Debug)]
+struct Setting {
+    ring: u32,
+    chunk: u32,
+    /// `(start, pages)`
+    units: Vec<(u32, u32)>,
+    /// For each model the uses of a pass, `(unit, owner)`.
+    orders: Vec<Vec<(u32, u32)>>,
+    seed: u64,
+}
+
+/// Which unit a launch shows, as the program walks through the first model's order.
+#[derive(Clone, Copy, Debug)]
+enum Pick {
+    /// So many uses further on (1: the next).
+    Ahead(usize),
+    /// So many uses ago.
+    Back(usize),
+    Any(usize),
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    /// With `open`, other actions come between check and enqueue.
+    Launch {
+        thread: usize,
+        stream: u64,
+        shown: Vec<(Pick, Kind)>,
+        open: bool,
+    },
+    /// What the thread has open enters its stream, or is refused by the driver.
+    Finish {
+        thread: usize,
+        refused: bool,
+    },
+    Hidden {
+        stream: u64,
+        unit: usize,
+    },
+    EndUse {
+        unit: usize,
+    },
+    Prefetch {
+        stream: u64,
+    },
+    PassBegin {
+        model: usize,
+    },
+    PassEnd {
+        model: usize,
+    },
+    Destroy {
+        stream: u64,
+    },
+    Private {
+        unit: usize,
+    },
+    Steps(u64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    effect: Effect,
+    proven: bool,
+    certainty: Certainty,
+    hold: bool,
+    can_redirect: bool,
+}
+
+fn settings() -> impl Strategy<Value = Setting> {
+    (3u32..10, 1u32..4, 2usize..8).prop_flat_map(|(ring, chunk, count)| {
+        let pages = prop_oneof![6 => 1..=ring.min(4), 1 => Just(ring)];
+        let units = prop::collection::vec((0..ring, pages), count);
+        let order = prop::collection::vec((0..count as u32, 0u32..4), 0..9);
+        let orders = prop_oneof![
+            3 => Just(vec![(0..count as u32).map(|unit| (unit, unit)).collect::<Vec<_>>()]),
+            2 => prop::collection::vec(order, 1..4),
+        ];
+        let wrapped = prop::bool::ANY;
+        (units, orders, wrapped, any::<u64>()).prop_map(move |(mut units, orders, wrapped, seed)| {
+            if wrapped {
+                lay_around(ring, &mut units);
+            }
+            Setting { ring, chunk, units, orders, seed }
+        })
+    })
+}
+
+/// As a plan does: each unit begins where the one before it ends.
+fn lay_around(ring: u32, units: &mut [(u32, u32)]) {
+    let mut start = 0;
+    for unit in units {
+        unit.0 = start % ring;
+        start += unit.1;
+    }
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    let effect = prop_oneof![
+        4 => Just(Effect::Reads),
+        2 => Just(Effect::Nothing),
+        1 => (1usize..4).prop_map(Effect::Writes),
+        1 => Just(Effect::Writes(usize::MAX)),
+    ];
+    let certainty = prop_oneof![
+        2 => Just(Certainty::Owner),
+        1 => Just(Certainty::Live),
+        2 => Just(Certainty::Unknown),
+    ];
+    (effect, prop::bool::weighted(0.7), certainty, prop::bool::weighted(0.1), prop::bool::weighted(0.8))
+        .prop_map(|(effect, proven, certainty, hold, can_redirect)| Kind {
+            effect,
+            proven,
+            certainty,
+            hold,
+            can_redirect,
+        })
+}
+
+fn actions() -> impl Strategy<Value = Action> {
+    let pick = prop_oneof![
+        8 => Just(Pick::Ahead(1)),
+        2 => Just(Pick::Ahead(0)),
+        2 => (2usize..12).prop_map(Pick::Ahead),
+        1 => (1usize..4).prop_map(Pick::Back),
+        2 => (0usize..8).prop_map(Pick::Any),
+    ];
+    let shown = prop_oneof![
+        3 => prop::collection::vec((pick.clone(), kinds()), 1),
+        1 => prop::collection::vec((pick, kinds()), 2..4),
+    ];
+    let stream = || 1..=STREAMS;
+    prop_oneof![
+        20 => (0..THREADS, stream(), shown, prop::bool::weighted(0.35))
+            .prop_map(|(thread, stream, shown, open)| Action::Launch { thread, stream, shown, open }),
+        8 => (0..THREADS, prop::bool::weighted(0.1)).prop_map(|(thread, refused)| Action::Finish { thread, refused }),
+        2 => (stream(), 0usize..8).prop_map(|(stream, unit)| Action::Hidden { stream, unit }),
+        2 => (0usize..8).prop_map(|unit| Action::EndUse { unit }),
+        1 => stream().prop_map(|stream| Action::Prefetch { stream }),
+        1 => (0usize..3).prop_map(|model| Action::PassBegin { model }),
+        1 => (0usize..3).prop_map(|model| Action::PassEnd { model }),
+        1 => stream().prop_map(|stream| Action::Destroy { stream }),
+        1 => (0usize..8).prop_map(|unit| Action::Private { unit }),
+        3 => (1u64..60).prop_map(Action::Steps),
+    ]
+}
+
+/// The program: threads with at most one launch between check and enqueue each.
+struct Program {
+    world: World,
+    setting: Setting,
+    threads: Vec<Option<Open>>,
+    at: usize,
+    pace: Dice,
+}
+
+impl Program {
+    fn new(setting: &Setting) -> Self {
+        let mut world = World::new(setting.ring, setting.chunk, &setting.units, setting.seed);
+        for (model, uses) in (0..).zip(&setting.orders) {
+            let uses: Vec<_> = uses.iter().map(|&(unit, owner)| (UnitId(unit), owner)).collect();
+            world.pager.set_order(ModelId(model), &uses);
+        }
+        let threads = (0..THREADS).map(|_| None).collect();
+        Self { world, setting: setting.clone(), threads, at: 0, pace: Dice(setting.seed ^ 1) }
+    }
+
+    fn act(&mut self, action: &Action) {
+        let unit_of = |unit: usize| (unit % self.setting.units.len()) as u32;
+        let model_of = |model: usize| ModelId((model % self.setting.orders.len()) as u64);
+        match *action {
+            Action::Launch { thread, stream, ref shown, open } => {
+                self.finish(thread, false);
+                let shown = self.choose(shown);
+                self.launch(thread, StreamId(stream), &shown, open);
+            }
+            Action::Finish { thread, refused } => self.finish(thread, refused),
+            Action::Hidden { stream, unit } => {
+                let unit = unit_of(unit);
+                if !self
+                    .is_open(|shown| shown.hit.unit.0 == unit && matches!(shown.effect, Effect::Writes(_)))
+                {
+                    self.world.launch_hidden(StreamId(stream), unit);
+                }
+            }
+            Action::EndUse { unit } => self.world.end_use(unit_of(unit)),
+            Action::Prefetch { stream } => self.world.prefetch(StreamId(stream)),
+            Action::PassBegin { model } => self.world.pager.pass_begin(model_of(model)),
+            Action::PassEnd { model } => self.world.pager.pass_end(model_of(model)),
+            Action::Destroy { stream } => {
+                if self.threads.iter().flatten().all(|open| open.stream != StreamId(stream)) {
+                    self.world.destroy_stream(StreamId(stream));
+                }
+            }
+            Action::Private { unit } => _ = self.world.make_private(UnitId(unit_of(unit))),
+            Action::Steps(steps) => self.world.gpu.run(steps),
+        }
+        let steps = [0, 0, 1, 4, 30][self.pace.below(5) as usize];
+        self.world.gpu.run(steps);
+    }
+
+    /// A launch may conflict with none that is open: a correct program orders those, so its word is stale then.
+    fn choose(&mut self, shown: &[(Pick, Kind)]) -> Vec<Shown> {
+        let mut seen = HashSet::new();
+        let mut chosen = Vec::new();
+        for &(pick, kind) in shown {
+            let unit = self.pick(pick);
+            if seen.insert(unit) {
+                chosen.push(self.shown(unit, kind));
+            }
+        }
+        chosen
+    }
+
+    fn shown(&self, unit: u32, kind: Kind) -> Shown {
+        let writes = matches!(kind.effect, Effect::Writes(_));
+        let conflicts = self.is_open(|other| {
+            let both_read = !writes && !matches!(other.effect, Effect::Writes(_));
+            other.hit.unit.0 == unit && other.effect != Effect::Nothing && !both_read
+        });
+        let effect = if conflicts { Effect::Nothing } else { kind.effect };
+        let access = if writes || !kind.proven { Access::Write } else { Access::Read };
+        let Kind { certainty, hold, can_redirect, .. } = kind;
+        Shown { hit: Hit { unit: UnitId(unit), access, certainty, hold, can_redirect }, effect }
+    }
+
+    fn pick(&mut self, pick: Pick) -> u32 {
+        let order = &self.setting.orders[0];
+        let count = order.len();
+        match pick {
+            Pick::Any(unit) => (unit % self.setting.units.len()) as u32,
+            _ if count == 0 => 0,
+            Pick::Ahead(uses) => {
+                self.at += uses;
+                order[self.at % count].0
+            }
+            Pick::Back(uses) => order[(self.at + count - uses.min(count)) % count].0,
+        }
+    }
+
+    fn is_open(&self, which: impl Fn(&Shown) -> bool) -> bool {
+        self.threads.iter().flatten().flat_map(|open| &open.shown).any(which)
+    }
+
+    fn launch(&mut self, thread: usize, stream: StreamId, shown: &[Shown], stays_open: bool) {
+        loop {
+            let open = self.world.acquire(stream, shown);
+            let Some(unit) = open.is_stuck() else {
+                self.threads[thread] = Some(open);
+                break;
+            };
+            self.world.refuse(open);
+            if !self.world.make_private(unit) {
+                (0..THREADS).for_each(|thread| self.finish(thread, false));
+            }
+        }
+        if !stays_open {
+            self.finish(thread, false);
+        }
+    }
+
+    fn finish(&mut self, thread: usize, refused: bool) {
+        match self.threads[thread].take() {
+            Some(open) if refused => self.world.refuse(open),
+            Some(open) => self.world.enqueue(open),
+            None => {}
+        }
+    }
+
+    fn end(mut self) -> Result<(), String> {
+        (0..THREADS).for_each(|thread| self.finish(thread, false));
+        (0..self.setting.units.len() as u32).for_each(|unit| self.world.end_use(unit));
+        self.world.finish()
+    }
+}
+
+/// The case in a few lines: proptest's own print of it takes pages.
+fn told(fault: &str, setting: &Setting, actions: &[Action]) -> String {
+    let lines: String = actions.iter().map(|action| format!("\n  {action:?}")).collect();
+    format!("{fault}\n  {setting:?}{lines}\n")
+}
+
+fn run(setting: &Setting, actions: &[Action]) -> Result<(), String> {
+    let mut program = Program::new(setting);
+    for action in actions {
+        program.act(action);
+        program.world.verdict()?;
+    }
+    program.end()
+}
+
+fn config(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config(4000))]
+
+    #[test]
+    fn no_program_sees_a_wrong_byte(setting in settings(), actions in prop::collection::vec(actions(), 1..60)) {
+        run(&setting, &actions).map_err(|fault| TestCaseError::fail(told(&fault, &setting, &actions)))?;
+    }
+}
