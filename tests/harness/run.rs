@@ -1,0 +1,277 @@
+//! Starts a program in a clean environment and collects everything it left: status, output, report, journal.
+
+use serde_json::Value;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A program to start.
+pub struct Run {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    variables: Vec<(String, OsString)>,
+    preload: bool,
+    driver: bool,
+    limit: Duration,
+}
+
+/// What a program left.
+#[derive(Debug)]
+pub struct Outcome {
+    /// How it ended; after the time limit it was killed.
+    pub status: ExitStatus,
+    /// Whether the time limit ended it.
+    pub timed_out: bool,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+    /// The run report (`FT_REPORT`), if the library wrote one.
+    pub report: Option<Value>,
+    /// simcuda's journal, if the process ended in an orderly way and used it.
+    pub journal: Option<Value>,
+    /// Time from start to end.
+    pub wall: Duration,
+}
+
+/// The folder of the running test binary, which holds the shared libraries; programs lie in its parent.
+fn beside() -> PathBuf {
+    let own = std::env::current_exe().expect("the test binary knows its path");
+    own.parent().expect("a binary lies in a folder").to_owned()
+}
+
+fn found(candidates: &[PathBuf], what: &str) -> PathBuf {
+    let hit = candidates.iter().find(|path| path.is_file());
+    hit.unwrap_or_else(|| panic!("{what} is not built; looked at {candidates:?}")).clone()
+}
+
+/// The preloaded library, as cargo built it for this test binary.
+///
+/// # Panics
+/// When it is not there.
+#[must_use]
+pub fn preload_library() -> PathBuf {
+    let folder = beside();
+    found(&[folder.join("libflextensor.so"), folder.join("../libflextensor.so")], "libflextensor.so")
+}
+
+/// simcuda, as cargo built it for this test binary.
+///
+/// # Panics
+/// When it is not there.
+#[must_use]
+pub fn simcuda_library() -> PathBuf {
+    let folder = beside();
+    found(&[folder.join("libsimcuda.so"), folder.join("../libsimcuda.so")], "libsimcuda.so")
+}
+
+/// A fresh folder that holds `libcuda.so.1` for `LD_LIBRARY_PATH`.
+///
+/// # Panics
+/// When it cannot be made.
+#[must_use]
+pub fn driver_folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let library = simcuda_library().canonicalize().expect("simcuda has a path");
+    std::os::unix::fs::symlink(library, folder.path().join("libcuda.so.1"))
+        .expect("a link in a fresh folder");
+    folder
+}
+
+/// Whether tests are asked to run on a real driver.
+#[must_use]
+pub fn real_gpu() -> bool {
+    std::env::var_os("FT_REAL_GPU").is_some_and(|value| value == "1")
+}
+
+impl Run {
+    /// A program of this crate (a `[[bin]]`), by name.
+    ///
+    /// # Panics
+    /// When it is not built.
+    #[must_use]
+    pub fn program(name: &str) -> Self {
+        let folder = beside();
+        Self::command(found(&[folder.join("..").join(name), folder.join(name)], name))
+    }
+
+    /// Any command, such as `/bin/true`.
+    #[must_use]
+    pub fn command(program: impl AsRef<Path>) -> Self {
+        Self {
+            program: program.as_ref().to_owned(),
+            arguments: Vec::new(),
+            variables: Vec::new(),
+            preload: false,
+            driver: true,
+            limit: Duration::from_secs(60),
+        }
+    }
+
+    /// Preloads the library.
+    #[must_use]
+    pub fn preload(mut self) -> Self {
+        self.preload = true;
+        self
+    }
+
+    /// Runs without a CUDA driver: no `libcuda.so.1` is offered.
+    #[must_use]
+    pub fn without_driver(mut self) -> Self {
+        self.driver = false;
+        self
+    }
+
+    /// Sets an environment variable, such as an option of the library (`FT_MAX_GPU_MEM`).
+    #[must_use]
+    pub fn option(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.variables.push((name.to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets a variable of simcuda; `name` without the prefix `SIMCUDA_`.
+    #[must_use]
+    pub fn sim(self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.option(&format!("SIMCUDA_{name}"), value)
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    /// How long it may take; 60 seconds when not set.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    fn prepare(&self, folder: &Path) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text == "LD_PRELOAD" || text.starts_with("FT_") || text.starts_with("SIMCUDA_") {
+                command.env_remove(&name);
+            }
+        }
+        if self.driver && !real_gpu() {
+            command.env("LD_LIBRARY_PATH", folder);
+            command.env("SIMCUDA_JOURNAL", folder.join("journal.json"));
+        }
+        if self.preload {
+            command.env("LD_PRELOAD", preload_library());
+            command.env("FT_REPORT", folder.join("report.json"));
+        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Panics
+    /// When the program cannot be started.
+    #[must_use]
+    pub fn start(self) -> Outcome {
+        let folder =
+            if self.driver && !real_gpu() { driver_folder() } else { tempfile::tempdir().expect("a folder") };
+        let begin = Instant::now();
+        let mut child = self.prepare(folder.path()).spawn().unwrap_or_else(|error| {
+            panic!("{} does not start: {error}", self.program.display());
+        });
+        let stdout = drain(child.stdout.take());
+        let stderr = drain(child.stderr.take());
+        let (status, timed_out) = wait(&mut child, self.limit);
+        let wall = begin.elapsed();
+        let json = |name| {
+            let text = std::fs::read_to_string(folder.path().join(name)).ok()?;
+            serde_json::from_str(&text).ok()
+        };
+        Outcome {
+            status,
+            timed_out,
+            stdout: stdout.join().expect("the reader of stdout ends"),
+            stderr: stderr.join().expect("the reader of stderr ends"),
+            report: json("report.json"),
+            journal: json("journal.json"),
+            wall,
+        }
+    }
+}
+
+fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            // What was read before an error is still worth showing.
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+fn wait(child: &mut Child, limit: Duration) -> (ExitStatus, bool) {
+    let end = Instant::now() + limit;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            return (status, false);
+        }
+        if Instant::now() >= end {
+            child.kill().expect("a child can be killed");
+            return (child.wait().expect("a killed child ends"), true);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+impl Outcome {
+    /// Everything it left, for a message.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let mut text = format!("{} after {:?}", self.status, self.wall);
+        if self.timed_out {
+            text.push_str(", ended by the time limit");
+        }
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n--- stdout\n{}\n--- stderr\n{}", self.stdout, self.stderr);
+        text
+    }
+
+    /// Fails the test unless the program ended well.
+    ///
+    /// # Panics
+    /// With everything the program left.
+    pub fn assert_success(&self) -> &Self {
+        assert!(self.status.success(), "{}", self.describe());
+        self
+    }
+
+    /// Fails the test if simcuda noticed any misuse.
+    ///
+    /// # Panics
+    /// With simcuda's messages, or when there is no journal.
+    pub fn assert_nothing_detected(&self) -> &Self {
+        let journal = self.journal.as_ref().unwrap_or_else(|| panic!("no journal: {}", self.describe()));
+        let detections = journal["detections"].as_object().expect("a journal counts detections");
+        let any = detections.values().any(|count| count.as_u64() != Some(0));
+        assert!(!any, "{:#}\n{}", journal["messages"], self.describe());
+        self
+    }
+
+    /// A number of simcuda's journal by JSON pointer, such as `/alive/handles`; 0 when it is not there.
+    #[must_use]
+    pub fn journal_number(&self, pointer: &str) -> u64 {
+        let journal = self.journal.as_ref();
+        journal.and_then(|journal| journal.pointer(pointer)).and_then(Value::as_u64).unwrap_or(0)
+    }
+}
