@@ -15,6 +15,17 @@ from flextensor import __version__
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; `arguments` default to those of the process."""
+    try:
+        code = _command(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; what is left in the buffer must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _command(arguments: Sequence[str] | None) -> int:
     parser, run_parser = _parser()
     given = parser.parse_args(arguments)
     if given.command == "run":

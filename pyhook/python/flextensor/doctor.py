@@ -110,9 +110,11 @@ def _host(found: Findings) -> None:
         found.note("this is WSL: page-locked memory is limited and slower there; expect less than the link's speed")
     try:
         memory = dict(re.findall(r"^(\w+):\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE))
-        found.good(f"host memory: {int(memory['MemAvailable']) >> 20} of {int(memory['MemTotal']) >> 20} GiB available")
+        available, total = int(memory["MemAvailable"]) >> 20, int(memory["MemTotal"]) >> 20
     except (OSError, KeyError):
         found.note("host memory: /proc/meminfo cannot be read")
+    else:
+        found.good(f"host memory: {available} of {total} GiB available")
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]

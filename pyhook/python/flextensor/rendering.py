@@ -23,10 +23,7 @@ def main(path: str) -> int:
     if not isinstance(report, dict):
         print(f"flextensor: {path} is no run report: it holds a {type(report).__name__}, not an object", file=sys.stderr)
         return 1
-    try:
-        print("\n".join(render(report)))
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        sys.stderr.close()
+    print("\n".join(render(report)))
     return 0
 
 
