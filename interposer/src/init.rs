@@ -121,7 +121,10 @@ fn start() -> Stage {
     // SAFETY: the handler touches two atomics only.
     unsafe { libc::pthread_atfork(None, None, Some(in_forked_child)) };
     match runtime::start(config) {
-        Ok(()) => Stage::Active,
+        Ok(()) => {
+            log::info!("active in process {}, hooks by {}", current_process(), SELECTED.name());
+            Stage::Active
+        }
         Err(reason) => {
             log::error!("{reason}: the program runs without us");
             Stage::Failed

@@ -131,25 +131,60 @@ fn adopt(handle: *mut c_void, found: *mut c_void) -> bool {
     if PINNED.load(Ordering::Relaxed) {
         return false;
     }
-    let Some((start, end)) = driver_image(found) else { return false };
+    let Some(image) = driver_image(found) else { return false };
+    let mut all_inside = true;
     for row in hooks::rows() {
         let address = real_dlsym(handle, row.c_name);
-        // Through a handle whose scope is wider than the driver a name may be found elsewhere, even in our own image: then there is no original.
-        let inside = (start..end).contains(&address.addr());
-        row.set_original(if inside { address } else { std::ptr::null_mut() });
+        all_inside &= address.is_null() || image.holds(address.addr());
+        row.set_original(if image.holds(address.addr()) { address } else { std::ptr::null_mut() });
+    }
+    if !all_inside {
+        // The handle's scope is wider than the driver, and has functions of such names before the driver's: ask the driver itself.
+        adopt_by_file(&image);
     }
     true
+}
+
+/// As the end of `adopt`, by a handle of the driver alone. Apart, because opening, even of what is open, allocates.
+#[cold]
+fn adopt_by_file(image: &Image) {
+    // SAFETY: the loader's name of a loaded object; NOLOAD only looks among those.
+    let handle = unsafe { libc::dlopen(image.path, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return;
+    }
+    for row in hooks::rows() {
+        let address = real_dlsym(handle, row.c_name);
+        if image.holds(address.addr()) {
+            row.set_original(address);
+        }
+    }
+    // SAFETY: gives back the reference taken above; the program's own keeps the driver loaded.
+    unsafe { libc::dlclose(handle) };
+}
+
+/// Where a driver lies in memory, and the loader's name of it.
+struct Image {
+    start: usize,
+    end: usize,
+    path: *const c_char,
+}
+
+impl Image {
+    fn holds(&self, address: usize) -> bool {
+        (self.start..self.end).contains(&address)
+    }
 }
 
 /// What the walk over the loaded objects looks for, and finds.
 struct ImageSearch {
     address: usize,
-    image: Option<(usize, usize)>,
+    image: Option<Image>,
 }
 
-/// First and end address of the loaded object that holds `address`, if it is a driver: an object of our namespace whose file is called
+/// The loaded object that holds `address`, if it is a driver: an object of our namespace whose file is called
 /// `libcuda.so`, `libcuda.so.1`, `libcuda.so.580.95` ...
-fn driver_image(address: *mut c_void) -> Option<(usize, usize)> {
+fn driver_image(address: *mut c_void) -> Option<Image> {
     let mut search = ImageSearch { address: address.addr(), image: None };
     // SAFETY: the callback is called only during this call, with the pointer that is passed here.
     unsafe { libc::dl_iterate_phdr(Some(visit_object), (&raw mut search).cast()) };
@@ -180,7 +215,7 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
     if !ours && !info.dlpi_name.is_null() {
         // SAFETY: the loader's NUL-terminated name of the object.
         let path = unsafe { CStr::from_ptr(info.dlpi_name) };
-        search.image = is_driver_file(path.to_bytes()).then_some((start, end));
+        search.image = is_driver_file(path.to_bytes()).then_some(Image { start, end, path: info.dlpi_name });
     }
     1
 }

@@ -22,11 +22,15 @@ fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Names of docs/hooks.md, which is generated from the table and checked against it.
-fn hooked() -> BTreeSet<String> {
+/// Names of docs/hooks.md, which is generated from the table and checked against it, in the table's order.
+fn rows() -> Vec<String> {
     let page = std::fs::read_to_string(source("../docs/hooks.md")).expect("docs/hooks.md can be read");
     let names = page.lines().filter_map(|line| line.strip_prefix("| `cu")?.split('`').next());
     names.map(|name| format!("cu{name}")).collect()
+}
+
+fn hooked() -> BTreeSet<String> {
+    rows().into_iter().collect()
 }
 
 /// Rows of a measured table, without comments and header.
@@ -175,7 +179,9 @@ fn rtld_next_and_constructors_see_what_they_would_see_without_us() {
 
 #[test]
 fn dlerror_says_nothing_after_a_lookup_of_ours_and_names_what_is_missing() {
-    let stage = Stage::with_driver_lacking(&["cuMemcpyBatchAsync_v2", "cuMemcpyBatchAsync_v2_ptsz"]);
+    // The table's last name too: our search through the driver then ends with a failure, of which the program must not hear.
+    let last = rows().pop().expect("the table has rows");
+    let stage = Stage::with_driver_lacking(&["cuMemcpyBatchAsync_v2", "cuMemcpyBatchAsync_v2_ptsz", &last]);
     let expected =
         ["found libflextensor.so message none", "missing null message names it", "absent - message names it"];
     assert_eq!(stage.lines_of("errors", &[]), expected);
@@ -233,13 +239,45 @@ fn a_child_forked_before_cuinit_starts_by_itself_and_one_forked_after_stands_asi
 
 #[test]
 fn eight_threads_that_initialise_at_once_start_us_once() {
-    assert_eq!(Stage::with_driver().lines_of("threads", &[]), ["failed 0 stage 2"]);
+    let output = Stage::with_driver().check("threads", &[("FT_LOG", "info")]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "failed 0 stage 2\n");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("flextensor: active").count(), 1, "{said}");
+}
+
+#[test]
+fn a_handle_that_finds_other_functions_before_the_drivers_does_not_mislead_us() {
+    let stage = Stage::with_driver();
+    let driver = stage.path("libcuda.so.1");
+    let wide =
+        stage.library("base", "libwide.so", &["-Wl,--no-as-needed", driver.to_str().expect("a text path")]);
+    let lines = stage.lines_of("wide_handle", &[("OTHER_LIBRARY", wide.to_str().expect("a text path"))]);
+    assert_eq!(lines, ["asked 0 libflextensor.so", "allocated 0"]);
+}
+
+#[test]
+fn a_function_that_an_old_driver_lacks_is_not_supported_whoever_else_has_one_of_its_name() {
+    let stage = Stage::with_driver_lacking(&["cuMemAlloc_v2"]);
+    let driver = stage.path("libcuda.so.1");
+    let wide =
+        stage.library("base", "libwide.so", &["-Wl,--no-as-needed", driver.to_str().expect("a text path")]);
+    let wide = wide.to_str().expect("a text path");
+    assert_eq!(stage.lines_of("wide_handle_old_driver", &[("OTHER_LIBRARY", wide)]), ["allocated 801"]);
 }
 
 #[test]
 fn without_a_driver_our_exports_say_that_there_is_no_device() {
     let stage = Stage { folder: tempfile::tempdir().expect("a temporary folder") };
     assert_eq!(stage.lines_of("without_driver", &[]), ["init 100 alloc 3 stage 0"]);
+}
+
+#[test]
+fn our_own_library_is_not_taken_for_the_driver_even_under_its_name() {
+    let stage = Stage { folder: tempfile::tempdir().expect("a temporary folder") };
+    let renamed = stage.path("libcuda.so.preload");
+    std::fs::copy(preload(), &renamed).expect("the library can be copied");
+    let renamed = renamed.to_str().expect("a text path");
+    assert_eq!(stage.lines_of("own_handle", &[("LD_PRELOAD", renamed)]), ["init 100"]);
 }
 
 #[test]

@@ -81,13 +81,20 @@ static int forks(void) {
     return 0;
 }
 
-static void *init_in_thread(void *unused) { (void)unused; return (void *)(intptr_t)call_init(); }
+static pthread_barrier_t together;
+
+static void *init_in_thread(void *init) {
+    pthread_barrier_wait(&together);
+    return (void *)(intptr_t)((init_fn)init)(0);
+}
 
 static int threads(void) {
     pthread_t thread[8];
     void *code;
     int failed = 0;
-    for (int i = 0; i < 8; i++) pthread_create(&thread[i], NULL, init_in_thread, NULL);
+    void *init = dlsym(driver(), "cuInit");
+    pthread_barrier_init(&together, NULL, 8);
+    for (int i = 0; i < 8; i++) pthread_create(&thread[i], NULL, init_in_thread, init);
     for (int i = 0; i < 8; i++) pthread_join(thread[i], &code), failed += code != NULL;
     printf("failed %d stage %u\n", failed, status() & 0xff);
     return 0;
@@ -125,6 +132,34 @@ static int strangers(void) {
     return 0;
 }
 
+/* By the program's own handle a lookup finds our exports themselves. */
+static int own_handle(void) {
+    init_fn init = (init_fn)dlsym(dlopen(NULL, RTLD_NOW), "cuInit");
+    printf("init %d\n", init ? init(0) : -1);
+    return 0;
+}
+
+/* A library that needs the driver, and has functions of such names itself: its handle finds its own first. */
+static int wide_handle(void) {
+    void *wide = dlopen(getenv("OTHER_LIBRARY"), RTLD_NOW | RTLD_LOCAL), *found = NULL;
+    if (!wide) return fprintf(stderr, "%s\n", dlerror()), 2;
+    int (*ask)(const char *, void **, int, uint64_t, int *) = dlsym(wide, "cuGetProcAddress_v2");
+    int status, code = ask("cuMemAlloc", &found, 3020, 0, &status);
+    printf("asked %d %s\n", code, library_of(found));
+    int (*allocate)(void) = found;
+    printf("allocated %d\n", allocate ? allocate() : -2);
+    return 0;
+}
+
+/* The same, with a driver that is too old for the function. */
+static int wide_handle_old_driver(void) {
+    void *wide = dlopen(getenv("OTHER_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+    if (!wide || !dlsym(wide, "cuInit")) return 2;
+    int (*exported)(void) = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    printf("allocated %d\n", exported());
+    return 0;
+}
+
 static int linked(void) {
     void *handle = dlopen(getenv("LINKED_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
     if (!handle) return fprintf(stderr, "%s\n", dlerror()), 2;
@@ -143,7 +178,7 @@ static int next(void) {
 int main(int argc, char **argv) {
     static const struct { const char *name; int (*run)(void); } checks[] = {
         {"errors", errors}, {"states", states}, {"forks", forks}, {"threads", threads}, {"without_driver", without_driver},
-        {"reload", reload}, {"strangers", strangers}, {"linked", linked}, {"next", next},
+        {"reload", reload}, {"strangers", strangers}, {"linked", linked}, {"next", next}, {"own_handle", own_handle}, {"wide_handle", wide_handle}, {"wide_handle_old_driver", wide_handle_old_driver},
     };
     for (unsigned i = 0; argc > 1 && i < sizeof checks / sizeof *checks; i++)
         if (strcmp(argv[1], checks[i].name) == 0) return checks[i].run();
