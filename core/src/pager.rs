@@ -248,6 +248,7 @@ impl Pager {
     pub fn set_order(&mut self, model: ModelId, uses: &[(UnitId, u32)]) {
         let uses = uses.iter().filter_map(|&(unit, owner)| Some((self.slot(unit)? as u32, owner))).collect();
         self.orders.set(model, uses);
+        self.realign();
     }
 
     /// Whether the unit has a place in the ring.
@@ -404,7 +405,7 @@ impl Pager {
             if slot.held {
                 slot.move_readers(|reader| reader == stream, out);
             }
-            slot.forget_stream(stream);
+            slot.forget_stream(stream, &mut self.events, out);
         }
     }
 
@@ -429,7 +430,7 @@ impl Pager {
         let Some(index) = self.slot(unit) else { return };
         self.slot_of[unit.0 as usize] = u32::MAX;
         self.orders.remove(index as u32);
-        self.slots[index].awaiting = false;
+        self.realign();
     }
 
     fn slot(&self, unit: UnitId) -> Option<usize> {

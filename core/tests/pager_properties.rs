@@ -200,7 +200,13 @@ impl Program {
                     self.world.launch_hidden(StreamId(stream), unit);
                 }
             }
-            Action::EndUse { unit } => self.world.end_use(unit_of(unit)),
+            Action::EndUse { unit } => {
+                let unit = unit_of(unit);
+                // An owner returns behind its own launches.
+                if !self.is_open(|shown| shown.hit.unit.0 == unit && shown.hit.hold) {
+                    self.world.end_use(unit);
+                }
+            }
             Action::Prefetch { stream } => self.world.prefetch(StreamId(stream)),
             Action::PassBegin { model } => self.world.pager.pass_begin(model_of(model)),
             Action::PassEnd { model } => self.world.pager.pass_end(model_of(model)),

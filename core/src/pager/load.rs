@@ -39,6 +39,10 @@ impl Pager {
     /// Rule 9: a use begins, so many uses ahead of the expected one (0: its copy belongs to the prefetch stream); none if the hit moves nothing.
     pub(super) fn begin_use(&mut self, slot: usize, certainty: Certainty) -> Option<usize> {
         if self.slots[slot].current {
+            // Its next use may follow before this one is known to have ended.
+            if self.orders.expected_slot() == Some(slot as u32) {
+                self.orders.take(0, |_| ());
+            }
             self.counters.visits += 1;
             return None;
         }

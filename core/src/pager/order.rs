@@ -52,7 +52,7 @@ impl Orders {
         self.restart(self.expected.order);
     }
 
-    /// Drops a slot's uses; prefetch starts again at the expected use.
+    /// Drops a slot's uses; what is expected stays.
     pub(super) fn remove(&mut self, slot: u32) {
         for (number, order) in self.orders.iter_mut().enumerate() {
             if number == self.expected.order {
@@ -61,7 +61,6 @@ impl Orders {
             }
             order.uses.retain(|u| u.slot != slot);
         }
-        self.reset_cursor();
     }
 
     pub(super) fn expected_slot(&self) -> Option<u32> {

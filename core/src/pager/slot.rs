@@ -1,8 +1,11 @@
 //! What is known of one streamed unit and of one ring page. Who may change what is decided in `load` and in the parent.
 
 use super::events::EventPool;
-use super::{Command, EventId, StreamId};
+use super::{Command, CopyStream, EventId, StreamId};
 use crate::units::UnitId;
+
+/// Ended streams whose last launches a unit remembers.
+const MAX_ENDED: usize = 2;
 
 /// One physical page of the ring.
 #[derive(Clone, Copy, Debug, Default)]
@@ -125,11 +128,18 @@ impl Slot {
     }
 
     /// A new stream may get the same handle: it has waited for nothing, and its records must not replace the old one's.
-    pub(super) fn forget_stream(&mut self, stream: StreamId) {
+    /// Where many streams end while the unit stays, both copy streams wait for the oldest at once, so that the lists stay short.
+    pub(super) fn forget_stream(&mut self, stream: StreamId, pool: &mut EventPool, out: &mut Vec<Command>) {
         self.waited.retain(|s| *s != stream);
         for list in [&mut self.readers, &mut self.shadow_users] {
             for entry in list.iter_mut().filter(|entry| entry.0 == stream) {
                 entry.0 = StreamId::ENDED;
+            }
+            while list.iter().filter(|(s, _)| s.has_ended()).count() > MAX_ENDED {
+                let Some(oldest) = list.iter().position(|(s, _)| s.has_ended()) else { break };
+                let (_, event) = list.remove(oldest);
+                out.extend(CopyStream::ALL.map(|copy| Command::WaitOnCopy { copy, event }));
+                pool.give_back(event);
             }
         }
     }
