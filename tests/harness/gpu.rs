@@ -376,9 +376,9 @@ impl Gpu {
         let buffer = packed(arguments);
         let length = buffer.len();
         let extra: [*const c_void; 5] = [
-            1 as *const c_void,
+            std::ptr::without_provenance(1),
             buffer.as_ptr().cast(),
-            2 as *const c_void,
+            std::ptr::without_provenance(2),
             (&raw const length).cast(),
             std::ptr::null(),
         ];
