@@ -154,6 +154,24 @@ fn every_request_of_a_real_runtime_ends_at_our_function_exactly_for_the_hooked_n
 }
 
 #[test]
+fn simcudas_functions_are_reached_through_ours_by_every_route() {
+    let stage = Stage { folder: harness::run::driver_folder() };
+    let program = stage.compile("routes", "routes", &[]);
+    let output =
+        stage.command(&program).arg(source("fixtures/driver_addresses_13.tsv")).output().expect("it runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8(output.stdout).expect("text");
+    let hooked = hooked();
+    let of_hooked =
+        printed.lines().filter(|line| line.split('\t').nth(4).is_some_and(|name| hooked.contains(name)));
+    assert_answers(
+        &of_hooked.collect::<Vec<_>>().join("\n"),
+        &["dlsym", "proc_v1", "proc_v2", "proc_v2_of_proc"],
+        70,
+    );
+}
+
+#[test]
 fn a_library_linked_to_the_driver_gets_our_functions_exactly_for_the_hooked_names() {
     let stage = Stage::with_driver();
     let driver = stage.path("libcuda.so.1");

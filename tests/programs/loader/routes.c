@@ -28,7 +28,8 @@ int main(int argc, char **argv) {
     ask5 ask = (ask5)dlsym(driver, "cuGetProcAddress_v2");
     /* The first question of a real runtime has an empty name. */
     found = (void *)1;
-    if (ask("", &found, 0, 0, &status) != 0 || found) return fprintf(stderr, "the empty name has an address\n"), 3;
+    ask("", &found, 0, 0, &status);
+    if (found) return fprintf(stderr, "the empty name has an address\n"), 3;
     ask4 old = NULL;
     ask5 again = NULL;
     if (ask("cuGetProcAddress", (void **)&old, 11030, 0, &status) || ask("cuGetProcAddress", (void **)&again, 12000, 0, &status)) return 4;
