@@ -17,6 +17,7 @@ pub(crate) fn enter() -> Option<Inside> {
 }
 
 /// True while the calling thread is inside a hook.
+#[cfg(test)]
 pub(crate) fn is_inside() -> bool {
     INSIDE.with(Cell::get)
 }

@@ -63,11 +63,6 @@ fn set_stage(stage: Stage) {
     ACTIVE.store(stage == Stage::Active, Ordering::Release);
 }
 
-/// From now on every call is the driver's. For a runtime that finds, before it has moved anything, that it cannot serve this process.
-pub(crate) fn stand_down() {
-    set_stage(Stage::Failed);
-}
-
 /// `cuInit` succeeded. The first thread to come here starts us; others do not wait for it: what they do meanwhile is unmanaged, but right.
 pub(crate) fn first_success() {
     if stage() != Stage::Inert {

@@ -143,3 +143,20 @@ pub(crate) extern "C" fn ft_status() -> u32 {
     let tested = u32::from(routes & TESTED != 0);
     (init::stage() as u32) | tested << 8 | (routes & 7) << 9
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_cuinit_is_inert_and_untested() {
+        assert_eq!(ft_status(), 0);
+        assert_eq!(works(Route::Dlsym), None);
+        assert_eq!(report()["cuGetProcAddress"], serde_json::Value::Null);
+    }
+
+    #[test]
+    fn every_sample_is_a_hooked_function() {
+        assert!(SAMPLES.iter().all(|(symbol, ..)| !shell_of(symbol).is_null()));
+    }
+}

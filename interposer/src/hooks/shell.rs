@@ -31,7 +31,7 @@ macro_rules! invoke_by_arity {
     ($(($($arg:ident: $ty:ident),*);)*) => {$(
         impl<$($ty),*> Call<unsafe extern "C" fn($($ty),*) -> CUresult> {
             /// Calls the driver's function. The arguments are the program's, or as good: what they point to is as the driver documents it.
-            #[allow(clippy::too_many_arguments, reason = "the driver's signatures")]
+            #[allow(dead_code, clippy::too_many_arguments, reason = "one for each number of arguments that a row may have")]
             #[inline]
             pub(crate) fn invoke(&self, $($arg: $ty),*) -> CUresult {
                 // SAFETY: `real` is the driver's function of this row, whose signature the row states; a handler passes on what the program
