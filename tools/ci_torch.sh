@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Makes the virtual environment in which tests/python runs: torch's CUDA build on a machine without a GPU.
 #
-# Prints the environment's folder as its last line and exits 0; exits 3 with one reason on stderr when the packages cannot be had, so
-# that a caller can skip the tests and say why. The folder is kept between runs: FT_TEST_VENV, else the user's cache folder.
+# Prints the environment's folder as its last line and exits 0; exits 3 with one reason on stderr when the
+# packages cannot be had, so that a caller can skip the tests and say why. The folder is kept between runs:
+# FT_TEST_VENV, else the user's cache folder.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 torch=2.11.0
@@ -16,7 +17,8 @@ if [ ! -e "$ready" ]; then
     "$python" -m venv --clear "$venv" >&2 || fail "no virtual environment"
     pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >&2; }
     pip --no-deps "torch==$torch" || fail "no torch wheel"
-    # torch's own pure-Python needs; of the NVIDIA packages only the runtime, whose copy answers "no device" honestly.
+    # torch's own pure-Python needs; of the NVIDIA packages only the runtime, whose copy answers "no device"
+    # honestly.
     pip filelock 'typing-extensions>=4.10' 'sympy>=1.13.3' networkx jinja2 'fsspec>=0.8.5' 'setuptools<82' numpy pytest || fail "no Python packages"
     pip --no-deps nvidia-cuda-runtime==13.0.96 || fail "no CUDA runtime wheel"
     site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')

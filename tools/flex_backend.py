@@ -1,14 +1,16 @@
-"""The build backend of the Python package: maturin, with libflextensor.so built and laid beside the Python files first.
+"""The build backend of the Python package: maturin, with libflextensor.so built and laid beside the Python
+files first.
 
-One shared object cannot serve both uses: the preloaded one may not need an interpreter, and the extension module cannot do without.
+One shared object cannot serve both uses: the preloaded one may not need an interpreter, and the extension
+module cannot do without.
 """
 
 import shutil
 import subprocess
 from pathlib import Path
 
-from maturin import *  # noqa: F403  the hooks that need nothing of ours
 import maturin
+from maturin import *  # noqa: F403  the hooks that need nothing of ours
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGE = _ROOT / "pyhook" / "python" / "flextensor"
@@ -20,11 +22,15 @@ def _lay_library() -> None:
     built = _ROOT / "target" / "release" / "libflextensor.so"
     if script.exists():
         # Its last line names the file: built for an old C library, it lies in a folder of its target.
-        said = subprocess.run([script], cwd=_ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.split("\n")
+        said = subprocess.run(
+            [script], cwd=_ROOT, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout.split("\n")
         named = [line for line in said if line.endswith("libflextensor.so")]
         built = _ROOT / named[-1] if named else built
     else:
-        subprocess.run(["cargo", "build", "--release", "--package", "flextensor-interposer"], cwd=_ROOT, check=True)
+        subprocess.run(
+            ["cargo", "build", "--release", "--package", "flextensor-interposer"], cwd=_ROOT, check=True
+        )
     shutil.copy2(built, _PACKAGE / "libflextensor.so")
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Puts the two built shared objects beside the Python package's sources, where a wheel has them too: pyhook/python/flextensor becomes a
-# working installation (preload its libflextensor.so, or put pyhook/python on the path).
+# Puts the two built shared objects beside the Python package's sources, where a wheel has them too:
+# pyhook/python/flextensor becomes a working installation (preload its libflextensor.so, or put pyhook/python
+# on the path).
 #
 # Usage: python_package.sh [--native-only] [PROFILE]   PROFILE: dev (default) or release
 set -eu

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs tests/python: installs torch for a machine without a GPU (tools/ci_torch.sh), builds the native module and the recording stand-in for
-# libflextensor.so, and preloads it. Arguments go to pytest; the whole folder is run unless they begin with a path. Without torch the tests are skipped, with the reason as the last line.
+# Runs tests/python: installs torch for a machine without a GPU (tools/ci_torch.sh), builds the native module
+# and the recording stand-in for libflextensor.so, and preloads it. Arguments go to pytest; the whole folder
+# is run unless they begin with a path. Without torch the tests are skipped, with the reason as the last line.
 set -eu
 cd "$(dirname "$0")/.."
 tools/python_package.sh --native-only

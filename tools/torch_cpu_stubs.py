@@ -1,8 +1,9 @@
 """Makes stand-ins for the NVIDIA libraries that a CUDA build of torch wants at import.
 
-Job: let CI without a GPU import the same torch version that a GPU machine runs, without gigabytes of libraries that it could not use.
-Each stand-in holds exactly the symbols that torch's libraries leave undefined, under the versions that they name; every function
-returns 999. Never put the folder on the library path of a machine with a GPU: the tests assert that torch sees none.
+Job: let CI without a GPU import the same torch version that a GPU machine runs, without gigabytes of
+libraries that it could not use. Each stand-in holds exactly the symbols that torch's libraries leave
+undefined, under the versions that they name; every function returns 999. Never put the folder on the
+library path of a machine with a GPU: the tests assert that torch sees none.
 
 Usage: torch_cpu_stubs.py TORCH_LIB_FOLDER OUTPUT_FOLDER [SONAME_TO_LEAVE_ALONE ...]
 """
@@ -14,7 +15,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Unversioned symbols say nothing about their library, so they go by the prefix that each library's interface uses.
+# Unversioned symbols say nothing about their library, so they go by the prefix that each library's interface
+# uses.
 PREFIXES = {
     "libcuda.so": "cu",
     "libcudnn.so": "cudnn",
@@ -87,10 +89,15 @@ def build(soname: str, plain: set[str], versions: dict[str, set[str]], output: P
     with tempfile.TemporaryDirectory() as folder:
         source, script = Path(folder, "stub.c"), Path(folder, "stub.map")
         names = sorted(plain.union(*versions.values()))
-        source.write_text("".join(f"int {name}(void) {{ return 999; }}\n" for name in names) + "int stub_marker;\n")
+        source.write_text(
+            "".join(f"int {name}(void) {{ return 999; }}\n" for name in names) + "int stub_marker;\n"
+        )
         command = ["gcc", "-w", "-s", "-shared", "-fPIC", "-Os", "-fno-builtin", f"-Wl,-soname,{soname}"]
         if versions:
-            blocks = (f"{version} {{ global: {'; '.join(sorted(members))}; }};\n" for version, members in versions.items())
+            blocks = (
+                f"{version} {{ global: {'; '.join(sorted(members))}; }};\n"
+                for version, members in versions.items()
+            )
             script.write_text("".join(blocks))
             command.append(f"-Wl,--version-script={script}")
         subprocess.run([*command, "-o", str(output / soname), str(source)], check=True)
@@ -110,7 +117,9 @@ def main(library_folder: str, output_folder: str, *left_alone: str) -> None:
         prefix = prefix_of(soname)
         plain = {name for name in remaining if prefix and name.startswith(prefix)}
         remaining -= plain
-        versions = {v: found.by_version[v] for v in sorted(found.versions_of.get(soname, ())) if v in found.by_version}
+        versions = {
+            v: found.by_version[v] for v in sorted(found.versions_of.get(soname, ())) if v in found.by_version
+        }
         build(soname, plain, versions, output)
         print(f"{soname}: {len(plain)} plain, {sum(map(len, versions.values()))} versioned")
 

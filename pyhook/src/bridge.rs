@@ -1,7 +1,8 @@
-//! The door to libflextensor.so: finds its C interface (docs/c-api.md) in this process, once, and wraps each function.
+//! The door to libflextensor.so: finds its C interface (docs/c-api.md) in this process, once, and wraps each
+//! function.
 //!
-//! This crate never links the interposer: a second copy of its state would know nothing. What to say through the door is left to
-//! [`crate::calls`] and [`crate::marks`].
+//! This crate never links the interposer: a second copy of its state would know nothing. What to say through
+//! the door is left to [`crate::calls`] and [`crate::marks`].
 #![expect(
     unsafe_code,
     reason = "symbols of another shared object are looked up and called here, and nowhere else in this crate"
@@ -32,9 +33,13 @@ pub(crate) fn silence() {
     SILENT.store(true, Ordering::Relaxed);
 }
 
-/// One row for a function: its name here, its symbol, its signature. Makes the table, its look-up and a caller for each.
+/// One row for a function: its name here, its symbol, its signature. Makes the table, its look-up and a
+/// caller for each.
 macro_rules! interface {
-    ($($(#[$doc:meta])* fn $name:ident = $symbol:literal ($($argument:ident: $kind:ty),*) $(-> $result:ty)?;)*) => {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident = $symbol:literal ($($argument:ident: $kind:ty),*) $(-> $result:ty)?;
+    )*) => {
         /// The functions of docs/c-api.md.
         pub(crate) struct Table {
             $($name: unsafe extern "C" fn($($kind),*) $(-> $result)?,)*
@@ -43,17 +48,20 @@ macro_rules! interface {
         impl Table {
             fn from_symbols() -> Result<Self, String> {
                 Ok(Self {
-                    // SAFETY: the symbol's signature is fixed by docs/c-api.md for the version checked before.
+                    // SAFETY: the symbol's signature is fixed by docs/c-api.md for the version checked
+                    // before.
                     $($name: unsafe {
-                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) $(-> $result)?>(required($symbol)?)
+                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) $(-> $result)?>(
+                            required($symbol)?,
+                        )
                     },)*
                 })
             }
 
             $($(#[$doc])*
             pub(crate) fn $name(&self, $($argument: $kind),*) $(-> $result)? {
-                // SAFETY: the interface accepts any id and address from any thread; pointers come from the typed
-                // wrappers below and from `Text`, which keep them alive and terminated across the call.
+                // SAFETY: the interface accepts any id and address from any thread; pointers come from the
+                // typed wrappers below and from `Text`, which keep them alive and terminated across the call.
                 unsafe { (self.$name)($($argument),*) }
             })*
         }
@@ -64,8 +72,12 @@ interface! {
     /// The phase number, or -1 while switched off.
     fn phase = c"ft_phase"() -> i32;
     fn raw_model_begin = c"ft_model_begin"(name: *const c_char) -> u64;
-    fn raw_model_owner = c"ft_model_owner"(model: u64, owner: u32, path: *const c_char, class: *const c_char, trap: i32) -> i32;
-    fn raw_model_weight = c"ft_model_weight"(model: u64, name: *const c_char, address: u64, bytes: u64, owner: u32, flags: u32) -> i32;
+    fn raw_model_owner = c"ft_model_owner"(
+        model: u64, owner: u32, path: *const c_char, class: *const c_char, trap: i32
+    ) -> i32;
+    fn raw_model_weight = c"ft_model_weight"(
+        model: u64, name: *const c_char, address: u64, bytes: u64, owner: u32, flags: u32
+    ) -> i32;
     /// Ends the naming of a model.
     fn model_end = c"ft_model_end"(model: u64) -> i32;
     /// Forgets a model that the program let go.
@@ -104,7 +116,8 @@ impl Table {
         let found = unsafe { version() };
         if found != API_VERSION {
             return Err(format!(
-                "the preloaded libflextensor.so speaks interface version {found}, this package speaks {API_VERSION}: install matching ones"
+                "the preloaded libflextensor.so speaks interface version {found}, this package speaks \
+                 {API_VERSION}: install matching ones"
             ));
         }
         Self::from_symbols()
@@ -143,7 +156,8 @@ impl Table {
         read_text(|buffer, capacity| self.raw_report_json(buffer, capacity))
     }
 
-    /// First address and length in bytes of the range that holds every managed region; zeros while none exists.
+    /// First address and length in bytes of the range that holds every managed region; zeros while none
+    /// exists.
     pub(crate) fn arena(&self) -> (u64, u64) {
         let mut bytes = 0;
         let first = self.raw_arena(&raw mut bytes);
@@ -185,7 +199,8 @@ fn required(name: &CStr) -> Result<*mut c_void, String> {
 }
 
 fn symbol(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the name is NUL-terminated; a preloaded library is in the global scope that RTLD_DEFAULT searches.
+    // SAFETY: the name is NUL-terminated; a preloaded library is in the global scope that RTLD_DEFAULT
+    // searches.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }

@@ -1,6 +1,7 @@
 //! The plain calls of the C interface as Python functions.
 //!
-//! Return codes are passed on as they are (docs/c-api.md names them); what they mean for a model is decided in Python.
+//! Return codes are passed on as they are (docs/c-api.md names them); what they mean for a model is decided
+//! in Python.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;

@@ -1,6 +1,8 @@
-//! The configuration crate for Python: checking a set of variables before a program starts, the option table, and patterns.
+//! The configuration crate for Python: checking a set of variables before a program starts, the option table,
+//! and patterns.
 //!
-//! What the running process was configured with comes from the interposer ([`crate::calls::config_json`]), not from here.
+//! What the running process was configured with comes from the interposer ([`crate::calls::config_json`]),
+//! not from here.
 
 use flextensor_config::patterns::{Module, Selection};
 use flextensor_config::{load_preload_with, options};
@@ -8,8 +10,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 
-/// The configuration that a program started with these environment variables will have, as JSON. Reads the file that
-/// FT_CONFIG_FILE names; raises ValueError with what is wrong.
+/// The configuration that a program started with these environment variables will have, as JSON. Reads the
+/// file that FT_CONFIG_FILE names; raises ValueError with what is wrong.
 #[pyfunction]
 pub(crate) fn check_configuration(variables: BTreeMap<String, String>) -> PyResult<String> {
     let ours = variables.into_iter().filter(|(name, _)| name.starts_with("FT_"));
@@ -25,11 +27,12 @@ pub(crate) fn option_table() -> Vec<(&'static str, String, Option<&'static str>,
     options::all().map(|row| (row.key, row.env_name(), row.default, row.allowed(), row.doc)).collect()
 }
 
-/// What [`select`] answers: trap modules by index, for each module whether it is excluded, and for each of its tensors whether it
-/// may be streamed.
+/// What [`select`] answers: trap modules by index, for each module whether it is excluded, and for each of
+/// its tensors whether it may be streamed.
 type Selected = (Vec<usize>, Vec<bool>, Vec<Vec<bool>>);
 
-/// Applies patterns to modules given as (path, class, full class name, own tensor names), the root first with an empty path.
+/// Applies patterns to modules given as (path, class, full class name, own tensor names), the root first with
+/// an empty path.
 #[pyfunction]
 pub(crate) fn select(
     modules: Vec<(String, String, String, Vec<String>)>,

@@ -1,7 +1,8 @@
 //! `flextensor._native`: what the Python package needs from Rust.
 //!
-//! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks, [`shape`] tells forwards
-//! apart, [`configuration`] is the option table and the patterns. Which modules and tensors matter is decided in `python/flextensor/`; what happens to them, in the interposer.
+//! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks,
+//! [`shape`] tells forwards apart, [`configuration`] is the option table and the patterns. Which modules and
+//! tensors matter is decided in `python/flextensor/`; what happens to them, in the interposer.
 
 mod bridge;
 mod calls;

@@ -1,7 +1,7 @@
 //! Callables that stand as forward hooks in a module: small, fast, and never the reason why a forward fails.
 //!
-//! They are not Python functions on purpose: no frame for a compiler to look into, and under half a microsecond a call. Which module
-//! gets which is decided in `flextensor/hook.py`.
+//! They are not Python functions on purpose: no frame for a compiler to look into, and under half a
+//! microsecond a call. Which module gets which is decided in `flextensor/hook.py`.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,8 @@ use crate::bridge;
 use crate::shape;
 
 thread_local! {
-    /// The passes that this thread is inside of, outermost first: the root's key and the models told about it.
+    /// The passes that this thread is inside of, outermost first: the root's key and the models told about
+    /// it.
     static PASSES: RefCell<Vec<(u64, Vec<u64>)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -71,7 +72,8 @@ impl Mark {
     }
 }
 
-/// A forward hook whose work is done in Python: hands `call` the shape of the inputs, and `failed` whatever `call` raised.
+/// A forward hook whose work is done in Python: hands `call` the shape of the inputs, and `failed` whatever
+/// `call` raised.
 #[pyclass(frozen, module = "flextensor._native")]
 pub(crate) struct PassHook {
     call: Py<PyAny>,
@@ -105,7 +107,8 @@ impl PassHook {
     }
 }
 
-/// The global pre-hook of the search for root modules: `seen(module, arguments)` for forwards outside every known pass.
+/// The global pre-hook of the search for root modules: `seen(module, arguments)` for forwards outside every
+/// known pass.
 #[pyclass(frozen, module = "flextensor._native")]
 pub(crate) struct SearchHook {
     seen: Py<PyAny>,
@@ -144,12 +147,14 @@ pub(crate) fn inside_a_pass() -> bool {
     PASSES.with_borrow(|passes| !passes.is_empty())
 }
 
-/// The root with this key begins a forward: tells every model named under it that is not inside a pass of this thread already
-/// (a root within a root). Can take seconds when phases switch, so the interpreter is free meanwhile.
+/// The root with this key begins a forward: tells every model named under it that is not inside a pass of
+/// this thread already (a root within a root). Can take seconds when phases switch, so the interpreter is
+/// free meanwhile.
 #[pyfunction]
 pub(crate) fn pass_begin(py: Python<'_>, key: u64, mut models: Vec<u64>, shape: u64) {
     let Ok(table) = bridge::table() else { return };
-    // A pass of this root that never ended was left by something that no hook sees (an interrupt): end it first.
+    // A pass of this root that never ended was left by something that no hook sees (an interrupt): end it
+    // first.
     pass_end(py, key);
     PASSES
         .with_borrow(|passes| models.retain(|model| !passes.iter().any(|(_, begun)| begun.contains(model))));
@@ -157,8 +162,8 @@ pub(crate) fn pass_begin(py: Python<'_>, key: u64, mut models: Vec<u64>, shape: 
     PASSES.with_borrow_mut(|passes| passes.push((key, models)));
 }
 
-/// The forward of the root with this key has returned, and with it every pass inside that lost its own end. Nothing happens when
-/// this thread never began it.
+/// The forward of the root with this key has returned, and with it every pass inside that lost its own end.
+/// Nothing happens when this thread never began it.
 #[pyfunction]
 pub(crate) fn pass_end(py: Python<'_>, key: u64) {
     let ended = PASSES.with_borrow_mut(|passes| match passes.iter().rposition(|(of, _)| *of == key) {
@@ -172,8 +177,8 @@ pub(crate) fn pass_end(py: Python<'_>, key: u64) {
     py.detach(|| ended.iter().rev().flat_map(|(_, models)| models).for_each(|&model| table.pass_end(model)));
 }
 
-/// Keeps an exception of ours away from the program: it goes to `failed`, which logs it and switches the hook off. Interrupts are the
-/// program's and pass through.
+/// Keeps an exception of ours away from the program: it goes to `failed`, which logs it and switches the hook
+/// off. Interrupts are the program's and pass through.
 fn shielded(py: Python<'_>, failed: &Py<PyAny>, outcome: PyResult<Py<PyAny>>) -> PyResult<()> {
     match outcome {
         Ok(_) => Ok(()),
@@ -182,8 +187,8 @@ fn shielded(py: Python<'_>, failed: &Py<PyAny>, outcome: PyResult<Py<PyAny>>) ->
     }
 }
 
-/// How a hook is copied and pickled: as a standard-library callable that takes anything and does nothing, so that a copied or saved
-/// model neither marks for its original nor needs this package to be loaded.
+/// How a hook is copied and pickled: as a standard-library callable that takes anything and does nothing, so
+/// that a copied or saved model neither marks for its original nor needs this package to be loaded.
 fn inert(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
     let nothing = py.import("contextlib")?.getattr("nullcontext")?.call0()?;
     let getattr = py.import("builtins")?.getattr("getattr")?;

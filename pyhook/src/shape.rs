@@ -1,7 +1,7 @@
 //! The shape signature of a forward: one number for the shapes of its tensor arguments.
 //!
-//! It only has to tell passes of different cost apart (prefill from decode), so masks are left out: they grow with every decoded token
-//! while the work stays the same.
+//! It only has to tell passes of different cost apart (prefill from decode), so masks are left out: they grow
+//! with every decoded token while the work stays the same.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

@@ -1,7 +1,9 @@
-"""What the Python tests share: the recording stand-in for libflextensor.so, and a hook that is fresh for every test.
+"""What the Python tests share: the recording stand-in for libflextensor.so, and a hook that is fresh for
+every test.
 
-The stand-in must be preloaded and torch must be the build made by tools/ci_torch.sh; tools/test_python.sh arranges both. Run without them, the
-tests that need them are skipped and say so; those of the command line run anyway.
+The stand-in must be preloaded and torch must be the build made by tools/ci_torch.sh; tools/test_python.sh
+arranges both. Run without them, the tests that need them are skipped and say so; those of the command line
+run anyway.
 """
 
 import ctypes

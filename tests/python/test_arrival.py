@@ -1,4 +1,5 @@
-"""How the hook comes into a process, and where it stays away: each test starts an interpreter under the stand-in."""
+"""How the hook comes into a process, and where it stays away: each test starts an interpreter under the
+stand-in."""
 
 import os
 import shutil
@@ -11,7 +12,8 @@ from conftest import ARRIVE, PACKAGE
 
 pytest.importorskip("torch", reason="needs the torch that tools/ci_torch.sh installs")
 
-# What stands for a program: it knows nothing of us but for the signal that the real interposer gives by itself.
+# What stands for a program: it knows nothing of us but for the signal that the real interposer gives by
+# itself.
 SIGNAL = """
 import ctypes
 def signal():
@@ -30,7 +32,9 @@ buffer = ctypes.create_string_buffer(1 << 16)
 ctypes.CDLL(None).fake_take(buffer, ctypes.c_size_t(len(buffer)))
 print([line.split()[0] for line in buffer.value.decode().splitlines()])
 """
-EXPECTED = "['model_begin', 'model_owner', 'model_weight', 'model_weight', 'model_end', 'pass_begin', 'pass_end']"
+EXPECTED = (
+    "['model_begin', 'model_owner', 'model_weight', 'model_weight', 'model_end', 'pass_begin', 'pass_end']"
+)
 
 
 def test_the_hook_arrives_in_a_program_that_does_not_import_it(python):
@@ -54,7 +58,11 @@ def test_the_hook_arrives_in_another_virtual_environment(tmp_path):
 
     result = subprocess.run(
         [tmp_path / "env" / "bin" / "python", "-c", SIGNAL + MODEL],
-        env={**os.environ, "FAKE_ARRIVE": str(ARRIVE), "PYTHONPATH": os.path.dirname(os.path.dirname(torch.__file__))},
+        env={
+            **os.environ,
+            "FAKE_ARRIVE": str(ARRIVE),
+            "PYTHONPATH": os.path.dirname(os.path.dirname(torch.__file__)),
+        },
         capture_output=True,
         text=True,
         timeout=120,
@@ -89,22 +97,33 @@ sys.meta_path.insert(0, Finder())
 
 
 def test_a_process_without_torch_stays_as_it_is(python):
-    result = python(SIGNAL + "import sys\nbefore = set(sys.modules)\nsignal()\nprint(set(sys.modules) - before)")
+    result = python(
+        SIGNAL + "import sys\nbefore = set(sys.modules)\nsignal()\nprint(set(sys.modules) - before)"
+    )
     assert (result.stdout.strip(), result.stderr) == ("set()", "")
 
 
 def test_a_package_without_its_native_module_gives_one_line_and_nothing_else(python, tmp_path):
     copy = tmp_path / "flextensor"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    result = python(SIGNAL + "import torch\nsignal()\nsignal()\nprint('done')", FAKE_ARRIVE=str(copy / "_arrive.py"))
+    result = python(
+        SIGNAL + "import torch\nsignal()\nsignal()\nprint('done')", FAKE_ARRIVE=str(copy / "_arrive.py")
+    )
     assert (result.returncode, result.stdout.strip()) == (0, "done")
-    assert result.stderr.count("\n") == 1 and "no weight is streamed: the Python hook did not load" in result.stderr
+    assert (
+        result.stderr.count("\n") == 1
+        and "no weight is streamed: the Python hook did not load" in result.stderr
+    )
 
 
 def test_another_interface_version_gives_one_line_that_names_both(python):
     result = python(SIGNAL + "import torch\nsignal()\nsignal()\nprint('done')", FAKE_VERSION="7")
     assert result.stdout.strip() == "done"
-    assert result.stderr.count("\n") == 1 and "version 7" in result.stderr and "version 1" not in result.stderr.replace("speaks 1", "")
+    assert (
+        result.stderr.count("\n") == 1
+        and "version 7" in result.stderr
+        and "version 1" not in result.stderr.replace("speaks 1", "")
+    )
 
 
 def test_without_the_preload_the_native_module_says_so():
@@ -122,7 +141,9 @@ def test_without_the_preload_the_native_module_says_so():
 def test_a_package_of_the_same_name_is_left_alone_with_one_line(python, tmp_path):
     (tmp_path / "flextensor").mkdir()
     (tmp_path / "flextensor" / "__init__.py").write_text("other = True\n")
-    program = SIGNAL + "import torch, flextensor\nsignal()\nsignal()\nprint(flextensor.other, flextensor.__file__)"
+    program = (
+        SIGNAL + "import torch, flextensor\nsignal()\nsignal()\nprint(flextensor.other, flextensor.__file__)"
+    )
     result = python(program, PYTHONPATH=str(tmp_path))
     assert result.stdout.split()[0] == "True" and str(tmp_path) in result.stdout
     assert result.stderr.count("\n") == 1 and "another package named flextensor" in result.stderr
@@ -136,6 +157,8 @@ def test_a_forked_child_says_nothing(python):
 import os, sys
 sys.stdout.flush()
 child = os.fork()
+if child:
+    os.waitpid(child, 0)
 net(torch.ones(1, 2))
 torch.nn.Linear(2, 2)(torch.ones(1, 2))
 ctypes.CDLL(None).fake_take(buffer, ctypes.c_size_t(len(buffer)))
@@ -143,12 +166,11 @@ print(len(buffer.value.decode().splitlines()))
 if not child:
     sys.stdout.flush()
     os._exit(0)
-os.waitpid(child, 0)
 """
     )
     result = python(program)
-    lines = sorted(result.stdout.strip().split("\n")[1:], key=int)
-    assert lines[0] == "0" and int(lines[1]) > 2, (result.stdout, result.stderr)
+    in_child, in_parent = result.stdout.strip().split("\n")[1:]
+    assert in_child == "0" and int(in_parent) > 2, (result.stdout, result.stderr)
 
 
 def test_data_loader_workers_run_beside_the_hook(python):

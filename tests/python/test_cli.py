@@ -10,14 +10,20 @@ from pathlib import Path
 import pytest
 from conftest import PACKAGE, ROOT
 
-CLEAN = {name: value for name, value in os.environ.items() if not name.startswith("FT_") and name not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
+CLEAN = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith("FT_") and name not in ("LD_PRELOAD", "LD_LIBRARY_PATH")
+}
 
 
 def stand_in(folder):
     """A copy of the package in `folder` with the recording stand-in as its library."""
     source = ROOT / "tests" / "python" / "fake_interposer.c"
     package = folder / "flextensor"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("libflextensor.so", "__pycache__", ".*.new"))
+    shutil.copytree(
+        PACKAGE, package, ignore=shutil.ignore_patterns("libflextensor.so", "__pycache__", ".*.new")
+    )
     library = package / "libflextensor.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source, "-ldl", "-lpthread"], check=True)
     return package
@@ -43,7 +49,11 @@ def flextensor(package, *arguments, **environment):
 def test_run_starts_the_program_with_the_library_preloaded_and_options_as_variables(package):
     program = "import os; print(os.environ['LD_PRELOAD'], os.environ['FT_MAX_GPU_MEM'])"
     result = flextensor(package, "run", "--max-gpu-mem", "8GiB", "--", sys.executable, "-c", program)
-    assert (result.returncode, result.stdout, result.stderr) == (0, f"{package / 'libflextensor.so'} 8GiB\n", "")
+    assert (result.returncode, result.stdout, result.stderr) == (
+        0,
+        f"{package / 'libflextensor.so'} 8GiB\n",
+        "",
+    )
 
 
 def test_run_gives_the_exit_code_of_the_program(package):
@@ -53,18 +63,30 @@ def test_run_gives_the_exit_code_of_the_program(package):
 def test_run_keeps_other_preloads_behind_ours(package, tmp_path):
     other = tmp_path / "other.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", other, "-xc", "-"], input=b"int other;", check=True)
-    result = flextensor(package, "run", "--", sys.executable, "-c", "import os; print(os.environ['LD_PRELOAD'])", LD_PRELOAD=str(other))
+    result = flextensor(
+        package,
+        "run",
+        "--",
+        sys.executable,
+        "-c",
+        "import os; print(os.environ['LD_PRELOAD'])",
+        LD_PRELOAD=str(other),
+    )
     assert result.stdout.strip() == f"{package / 'libflextensor.so'}:{other}"
 
 
 def test_run_inside_run_names_the_library_once(package):
     inner = "import os; print(os.environ['LD_PRELOAD'])"
-    result = flextensor(package, "run", "--", sys.executable, "-m", "flextensor", "run", "--", sys.executable, "-c", inner)
+    result = flextensor(
+        package, "run", "--", sys.executable, "-m", "flextensor", "run", "--", sys.executable, "-c", inner
+    )
     assert result.stdout.strip() == str(package / "libflextensor.so")
 
 
 def test_an_option_of_the_program_stays_with_the_program(package):
-    result = flextensor(package, "run", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--max-gpu-mem", "1")
+    result = flextensor(
+        package, "run", sys.executable, "-c", "import sys; print(sys.argv[1:])", "--max-gpu-mem", "1"
+    )
     assert result.stdout.strip() == "['--max-gpu-mem', '1']"
 
 
@@ -125,7 +147,11 @@ def test_a_library_that_the_linker_ignores_is_noticed(package, tmp_path):
     shutil.copytree(package, tmp_path / "flextensor")
     (tmp_path / "flextensor" / "libflextensor.so").write_bytes(b"not a library at all")
     result = flextensor(tmp_path / "flextensor", "run", "--", "true")
-    assert result.returncode == 3 and "did not preload" in result.stderr and "cannot be preloaded" in result.stderr
+    assert (
+        result.returncode == 3
+        and "did not preload" in result.stderr
+        and "cannot be preloaded" in result.stderr
+    )
 
 
 def test_a_library_that_kills_its_process_is_noticed(package, tmp_path):
@@ -145,7 +171,9 @@ def test_a_library_of_another_interface_version_is_refused(package):
 
 def test_a_static_program_is_started_with_a_warning(package, tmp_path):
     program = tmp_path / "static"
-    built = subprocess.run(["gcc", "-static", "-o", program, "-xc", "-"], input=b"int main(void) { return 5; }", check=False)
+    built = subprocess.run(
+        ["gcc", "-static", "-o", program, "-xc", "-"], input=b"int main(void) { return 5; }", check=False
+    )
     if built.returncode:
         pytest.skip("this machine has no static C library")
     result = flextensor(package, "run", "--", str(program))
@@ -164,7 +192,11 @@ def test_doctor_without_a_gpu_says_so_and_fails(package):
         pytest.skip("this machine has a GPU")
     result = flextensor(package, "doctor")
     assert result.returncode == 1
-    assert "no GPU driver found" in result.stdout and "can be preloaded" in result.stdout and "something is missing" in result.stdout
+    assert (
+        "no GPU driver found" in result.stdout
+        and "can be preloaded" in result.stdout
+        and "something is missing" in result.stdout
+    )
 
 
 def test_doctor_names_a_wrong_configuration(package):
@@ -175,12 +207,33 @@ def test_doctor_names_a_wrong_configuration(package):
 REPORT = {
     "version": "0.1.0",
     "phase": "INFERENCE",
-    "models": [{"name": "Llama", "phase": "INFERENCE", "weights": 58, "passes": 31, "measured": [{"shape": "ab", "median_ms": 380.5, "passes": 20, "ratio": 1.063}]}],
-    "plan": {"budget_bytes": 8 << 30, "resident_bytes": 7 << 30, "ring_bytes": 600 << 20, "streamed_bytes": 19 << 30, "predicted_ms": 372.0, "bound_ms": 358.0},
-    "placements": [{"name": "lm_head.weight", "bytes": 2 << 30, "streamed_bytes": 0}, {"name": "layers.0.up", "bytes": 448 << 20, "streamed_bytes": 448 << 20}],
+    "models": [
+        {
+            "name": "Llama",
+            "phase": "INFERENCE",
+            "weights": 58,
+            "passes": 31,
+            "measured": [{"shape": "ab", "median_ms": 380.5, "passes": 20, "ratio": 1.063}],
+        }
+    ],
+    "plan": {
+        "budget_bytes": 8 << 30,
+        "resident_bytes": 7 << 30,
+        "ring_bytes": 600 << 20,
+        "streamed_bytes": 19 << 30,
+        "predicted_ms": 372.0,
+        "bound_ms": 358.0,
+    },
+    "placements": [
+        {"name": "lm_head.weight", "bytes": 2 << 30, "streamed_bytes": 0},
+        {"name": "layers.0.up", "bytes": 448 << 20, "streamed_bytes": 448 << 20},
+    ],
     "counters": {"hits": 12345, "prefetch_bytes": 19 << 30, "doubtful": 0},
     "measured": {"median_ms": 380.5, "bound_ms": 358.0, "ratio": 1.063},
-    "hooks": {"routes": {"elf": True, "dlsym": False, "cuGetProcAddress": None}, "bypasses": {"not managed": 17}},
+    "hooks": {
+        "routes": {"elf": True, "dlsym": False, "cuGetProcAddress": None},
+        "bypasses": {"not managed": 17},
+    },
     "memory": {"weights_gpu_bytes": 8 << 30, "ring_bytes": 600 << 20, "host_bytes": 19 << 30},
     "notes": ["a weight below the page size stayed"],
 }
@@ -218,6 +271,10 @@ def test_report_does_without_any_one_part(package, key):
 def test_report_of_a_file_that_is_none_says_so(package, tmp_path):
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "broken.json").write_text("{")
-    for name, words in (("list.json", "holds a list"), ("broken.json", "is no run report"), ("absent.json", "cannot read")):
+    for name, words in (
+        ("list.json", "holds a list"),
+        ("broken.json", "is no run report"),
+        ("absent.json", "cannot read"),
+    ):
         result = flextensor(package, "report", str(tmp_path / name))
         assert result.returncode == 1 and words in result.stderr

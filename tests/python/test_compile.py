@@ -1,4 +1,5 @@
-"""Peace with torch.compile: no graph break, guard, recompilation or warning more than without the hook, and no hook where code is compiled."""
+"""Peace with torch.compile: no graph break, guard, recompilation or warning more than without the hook,
+and no hook where code is compiled."""
 
 import warnings
 
@@ -50,7 +51,9 @@ def test_names_of_a_compiled_model_are_those_of_the_model_itself(calls, nets):
     compiled(nets.tokens)
     told = calls.take()
     assert told[0] == ("model_begin", 1, "Net")
-    assert [call[2] for call in told if call[0] == "model_weight"] == [name for name, _ in net.named_parameters()]
+    assert [call[2] for call in told if call[0] == "model_weight"] == [
+        name for name, _ in net.named_parameters()
+    ]
 
 
 def test_a_model_wrapped_after_the_arrival_raises_no_warning(calls, nets):
@@ -141,7 +144,10 @@ def test_explain_counts_the_same_graphs_with_the_hook_as_without(calls, nets):
     arrive()
     net(nets.tokens)
     with_hook = torch._dynamo.explain(net)(nets.tokens)
-    assert (with_hook.graph_count, with_hook.graph_break_count) == (without.graph_count, without.graph_break_count)
+    assert (with_hook.graph_count, with_hook.graph_break_count) == (
+        without.graph_count,
+        without.graph_break_count,
+    )
     assert with_hook.graph_break_count == 0
 
 

@@ -128,7 +128,9 @@ def test_an_exclude_pattern_alone_keeps_automatic_traps_and_bars_what_it_names(c
 
 def test_a_block_inside_a_block_is_no_trap_of_its_own(calls, nets):
     torch, nn = nets.torch, nets.torch.nn
-    net = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    net = nn.Sequential(
+        nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    )
     arrive()
     net(torch.ones(1, 2))
     assert [call[5] for call in calls.take("model_owner")] == [0, 0, 1, 1]

@@ -6,7 +6,7 @@ import io
 import threading
 
 import pytest
-from conftest import PRIVATE_ANSWER, REFUSE_MODELS, WANTS, WEIGHT_ANSWER, arrive
+from conftest import PRIVATE_ANSWER, REFUSE_MODELS, WANTS, arrive
 
 MARKS = ("pass_begin", "pass_end", "owner_enter", "owner_exit", "trap_enter", "trap_exit")
 
@@ -52,7 +52,9 @@ def test_hooks_of_owners_go_when_they_are_no_longer_wanted(calls, nets):
     calls.take()
     net(nets.tokens)
     assert calls.names() == ["pass_begin", "pass_end"]
-    assert all(not part._forward_hooks and not part._forward_pre_hooks for part in net.modules() if part is not net)
+    assert all(
+        not part._forward_hooks and not part._forward_pre_hooks for part in net.modules() if part is not net
+    )
 
 
 def test_only_owners_of_stacked_experts_are_marked_when_only_they_are_wanted(calls, nets):
@@ -262,7 +264,9 @@ def test_a_replaced_parameter_makes_the_old_storage_private_and_names_the_new_on
     told = calls.take()
     assert ("weight_private", old) in told
     new = [call for call in told if call[0] == "model_weight"]
-    assert [(call[2], call[3]) for call in new] == [("head.weight", net.head.weight.untyped_storage().data_ptr())]
+    assert [(call[2], call[3]) for call in new] == [
+        ("head.weight", net.head.weight.untyped_storage().data_ptr())
+    ]
     assert [call[1] for call in told if call[0] == "pass_begin"][-2:] == [1, 2]
 
 

@@ -1,7 +1,8 @@
 """flextensor: runs PyTorch programs whose weights do not fit the GPU memory budget.
 
-The program itself needs nothing from here: it is started by `flextensor run`. This module answers questions about the running process;
-arriving in an unchanged program is left to `hook`, the command line to `cli`. Importing it loads neither torch nor the native module.
+The program itself needs nothing from here: it is started by `flextensor run`. This module answers
+questions about the running process; arriving in an unchanged program is left to `hook`, the command line
+to `cli`. Importing it loads neither torch nor the native module.
 """
 
 import json as _json
@@ -26,7 +27,8 @@ def is_active() -> bool:
 
 
 def report() -> dict[str, Any]:
-    """The run report as it stands now (docs/report.md); RuntimeError when libflextensor.so is not preloaded."""
+    """The run report as it stands now (docs/report.md); RuntimeError when libflextensor.so is not
+    preloaded."""
     from flextensor import _native
 
     return _json.loads(_native.report_json())

@@ -1,4 +1,5 @@
-"""`python -m flextensor`: the same as the `flextensor` command, for places where scripts are not on the path."""
+"""`python -m flextensor`: the same as the `flextensor` command, for places where scripts are not on the
+path."""
 
 import sys
 

@@ -1,7 +1,8 @@
-"""Brings the hook into a running program: the interposer executes this text, with `__file__` set, between two bytecodes of the program.
+"""Brings the hook into a running program: the interposer executes this text, with `__file__` set, between
+two bytecodes of the program.
 
-It may run at any moment and many times, so it acts only once torch is fully imported, never prints and never lets an exception out.
-What the hook then does is left to `hook.py`.
+It may run at any moment and many times, so it acts only once torch is fully imported, never prints and
+never lets an exception out. What the hook then does is left to `hook.py`.
 """
 
 
@@ -43,7 +44,9 @@ def _arrive(text_file):
             sys._flextensor_warned = True
             import logging
 
-            logging.getLogger("flextensor").warning("no weight is streamed: the Python hook did not load: %s", error)
+            logging.getLogger("flextensor").warning(
+                "no weight is streamed: the Python hook did not load: %s", error
+            )
 
 
 _arrive(__file__)

@@ -28,6 +28,7 @@ def option_table() -> list[tuple[str, str, str | None, str, str]]: ...
 def select(
     modules: list[tuple[str, str, str, list[str]]], include: list[str] | None, exclude: list[str]
 ) -> tuple[list[int], list[bool], list[list[bool]]]: ...
+
 @final
 class Mark:
     @staticmethod

@@ -1,8 +1,8 @@
 """Keeps the hooks and torch.compile apart: while anything is traced no hook of ours stands in any module.
 
-Three measures: callbacks at the start and end of every trace (registered the moment that torch._dynamo is imported, never by
-importing it), code of ours that the compiler's frame evaluation passes by, and a watch for the wrapper that torch.compile makes.
-What is taken away and put back is left to `hook`.
+Three measures: callbacks at the start and end of every trace (registered the moment that torch._dynamo is
+imported, never by importing it), code of ours that the compiler's frame evaluation passes by, and a watch
+for the wrapper that torch.compile makes. What is taken away and put back is left to `hook`.
 """
 
 import importlib.machinery
@@ -19,7 +19,8 @@ _CALLBACK = "torch._dynamo.callback"
 
 
 def exempt(*owners: Any) -> None:
-    """Marks every function of the given modules and classes so that the compiler neither looks into it nor into what it calls."""
+    """Marks every function of the given modules and classes so that the compiler neither looks into it nor
+    into what it calls."""
     evaluation = getattr(torch._C, "_dynamo", None)
     evaluation = getattr(evaluation, "eval_frame", None)
     if evaluation is None:
@@ -44,9 +45,12 @@ def is_tracing() -> bool:
 
 
 class CompileWatch:
-    """Calls `started` before and `ended` after each trace, in every thread, and `wrapped(module)` when torch.compile wraps a module."""
+    """Calls `started` before and `ended` after each trace, in every thread, and `wrapped(module)` when
+    torch.compile wraps a module."""
 
-    def __init__(self, started: Callable[[], None], ended: Callable[[], None], wrapped: Callable[[Any], None]) -> None:
+    def __init__(
+        self, started: Callable[[], None], ended: Callable[[], None], wrapped: Callable[[Any], None]
+    ) -> None:
         self._started = lambda *_: started()
         self._ended = lambda *_: ended()
         self._wrapped = wrapped
@@ -57,7 +61,8 @@ class CompileWatch:
             sys.meta_path.insert(0, _ImportWatch(_CALLBACK, self.refresh))
 
     def refresh(self) -> None:
-        """Registers with the compiler if that is loaded; again after a reset of it has thrown the callbacks away."""
+        """Registers with the compiler if that is loaded; again after a reset of it has thrown the
+        callbacks away."""
         callback = sys.modules.get(_CALLBACK)
         handler = getattr(callback, "callback_handler", None)
         if handler is None:
@@ -89,13 +94,16 @@ class CompileWatch:
 
 
 class _ImportWatch:
-    """A finder that finds nothing: it wraps the loader of one module to be called back right after that module's execution."""
+    """A finder that finds nothing: it wraps the loader of one module to be called back right after that
+    module's execution."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name = name
         self._then = then
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """The module's true specification with a loader that reports back, once; None for all others."""
         if name != self._name or self not in sys.meta_path:
             return None

@@ -1,6 +1,8 @@
-"""`flextensor doctor`: says what this machine offers to flextensor, what is missing, and what to do about it.
+"""`flextensor doctor`: says what this machine offers to flextensor, what is missing, and what to do about
+it.
 
-It asks the driver itself, by ctypes and without the preload; only the hook routes are tried in a preloaded child. Nothing is changed.
+It asks the driver itself, by ctypes and without the preload; only the hook routes are tried in a preloaded
+child. Nothing is changed.
 """
 
 import ctypes
@@ -66,7 +68,9 @@ class Findings:
 def main() -> int:
     """Prints all findings; 0 if nothing is missing, else 1."""
     found = Findings()
-    print(f"flextensor {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    print(
+        f"flextensor {__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    )
     print("installation")
     preloadable = _installation(found)
     print("host")
@@ -95,7 +99,10 @@ def _installation(found: Findings) -> bool:
     except ValueError as error:
         found.bad(f"configuration: {error}")
     try:
-        environment = {**os.environ, "LD_PRELOAD": launch.preload_value(launch.library(), os.environ.get("LD_PRELOAD", ""))}
+        environment = {
+            **os.environ,
+            "LD_PRELOAD": launch.preload_value(launch.library(), os.environ.get("LD_PRELOAD", "")),
+        }
         launch.check_preload(environment)
     except (launch.CannotPreload, subprocess.TimeoutExpired) as error:
         found.bad(str(error))
@@ -107,7 +114,9 @@ def _installation(found: Findings) -> bool:
 def _host(found: Findings) -> None:
     release = platform.release().lower()
     if "microsoft" in release:
-        found.note("this is WSL: page-locked memory is limited and slower there; expect less than the link's speed")
+        found.note(
+            "this is WSL: page-locked memory is limited and slower there; expect less than the link's speed"
+        )
     try:
         memory = dict(re.findall(r"^(\w+):\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE))
         available, total = int(memory["MemAvailable"]) >> 20, int(memory["MemTotal"]) >> 20
@@ -119,7 +128,9 @@ def _host(found: Findings) -> None:
 
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if limit not in (-1, resource.RLIM_INFINITY) and limit < _ENOUGH_MEMLOCK:
-        found.note(f"locked memory is limited to {limit >> 10} KiB: if pinning fails, raise it (ulimit -l unlimited)")
+        found.note(
+            f"locked memory is limited to {limit >> 10} KiB: if pinning fails, raise it (ulimit -l unlimited)"
+        )
 
 
 def _driver(found: Findings) -> ctypes.CDLL | None:
@@ -145,9 +156,13 @@ def _device(found: Findings, driver: ctypes.CDLL, device: int) -> None:
     driver.cuDeviceTotalMem_v2(ctypes.byref(total), device)
     title = name.value.decode(errors="replace")
     capability = f"{_attribute(driver, device, _COMPUTE_MAJOR)}.{_attribute(driver, device, _COMPUTE_MINOR)}"
-    found.good(f"GPU {device}: {title}, {total.value / (1 << 30):.1f} GiB, compute capability {capability}{_link(driver, device)}")
+    found.good(
+        f"GPU {device}: {title}, {total.value / (1 << 30):.1f} GiB, compute capability {capability}{_link(driver, device)}"
+    )
     if "MIG" in title:
-        found.note(f"GPU {device} is a MIG slice: its memory is the slice's, its link is shared with the other slices")
+        found.note(
+            f"GPU {device} is a MIG slice: its memory is the slice's, its link is shared with the other slices"
+        )
     if re.search(r"GRID|-\d+[ABCQ]$", title):
         found.note(f"GPU {device} looks like a vGPU: page mapping may be switched off there")
     if _attribute(driver, device, _VMM_SUPPORTED):
@@ -177,20 +192,31 @@ def _link(driver: ctypes.CDLL, device: int) -> str:
 
 
 def _copy_speed(driver: ctypes.CDLL, device: int) -> float:
-    """GB/s of host-to-device copies out of page-locked memory, the best of a few. OSError names the call that failed."""
+    """GB/s of host-to-device copies out of page-locked memory, the best of a few. OSError names the call
+    that failed."""
     context, host, target = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
     with _released() as cleanup:
-        _checked(driver, driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "cuDevicePrimaryCtxRetain")
+        _checked(
+            driver, driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device), "cuDevicePrimaryCtxRetain"
+        )
         cleanup.append(lambda: driver.cuDevicePrimaryCtxRelease_v2(device))
         _checked(driver, driver.cuCtxSetCurrent(context), "cuCtxSetCurrent")
-        _checked(driver, driver.cuMemHostAlloc(ctypes.byref(host), ctypes.c_size_t(_COPY_BYTES), 0), "cuMemHostAlloc")
+        _checked(
+            driver,
+            driver.cuMemHostAlloc(ctypes.byref(host), ctypes.c_size_t(_COPY_BYTES), 0),
+            "cuMemHostAlloc",
+        )
         cleanup.append(lambda: driver.cuMemFreeHost(host))
-        _checked(driver, driver.cuMemAlloc_v2(ctypes.byref(target), ctypes.c_size_t(_COPY_BYTES)), "cuMemAlloc")
+        _checked(
+            driver, driver.cuMemAlloc_v2(ctypes.byref(target), ctypes.c_size_t(_COPY_BYTES)), "cuMemAlloc"
+        )
         cleanup.append(lambda: driver.cuMemFree_v2(target))
         best = float("inf")
         for _ in range(_COPIES):
             start = time.perf_counter()
-            _checked(driver, driver.cuMemcpyHtoD_v2(target, host, ctypes.c_size_t(_COPY_BYTES)), "cuMemcpyHtoD")
+            _checked(
+                driver, driver.cuMemcpyHtoD_v2(target, host, ctypes.c_size_t(_COPY_BYTES)), "cuMemcpyHtoD"
+            )
             _checked(driver, driver.cuCtxSynchronize(), "cuCtxSynchronize")
             best = min(best, time.perf_counter() - start)
     return _COPY_BYTES / best / 1e9
@@ -209,10 +235,18 @@ class _released:
 
 
 def _routes(found: Findings) -> None:
-    environment = {**os.environ, "LD_PRELOAD": launch.preload_value(launch.library(), os.environ.get("LD_PRELOAD", ""))}
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": launch.preload_value(launch.library(), os.environ.get("LD_PRELOAD", "")),
+    }
     try:
         result = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _ROUTES_PROBE], env=environment, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=True
+            [sys.executable, "-I", "-S", "-c", _ROUTES_PROBE],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=True,
         )
         answer = json.loads(result.stdout)
     except (subprocess.SubprocessError, ValueError) as error:

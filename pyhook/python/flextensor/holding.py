@@ -1,8 +1,8 @@
 """Holds the storage of every named weight, and notices when the program has let one go.
 
-While a weight is streamed its pages are shared with other weights, so its address must not return to torch's allocator before it has
-private pages again. The holder's reference keeps it away; asking for private pages and letting go is done here, at moments that
-`roots` and `hook` choose.
+While a weight is streamed its pages are shared with other weights, so its address must not return to
+torch's allocator before it has private pages again. The holder's reference keeps it away; asking for
+private pages and letting go is done here, at moments that `roots` and `hook` choose.
 """
 
 import sys
@@ -50,14 +50,19 @@ class Holding:
             del self._by_address[address]
 
     def sweep(self, limit: int | None = None) -> int:
-        """Looks at `limit` storages (None: all), in turns, and lets go of those that only we hold; returns their number."""
+        """Looks at `limit` storages (None: all), in turns, and lets go of those that only we hold; returns
+        their number."""
         if not self._queue or limit is None:
             self._queue = list(self._by_address)
         batch = [self._queue.pop() for _ in range(min(limit or len(self._queue), len(self._queue)))]
         gone = 0
         for address in batch:
             held = self._by_address.get(address)
-            if held is not None and self._abandoned(held, address) and _native.weight_private(address) != _DRIVER_FAILED:
+            if (
+                held is not None
+                and self._abandoned(held, address)
+                and _native.weight_private(address) != _DRIVER_FAILED
+            ):
                 del self._by_address[address]
                 gone += 1
         return gone
@@ -67,4 +72,6 @@ class Holding:
         storage = held.storage
         if storage.data_ptr() != address:  # resized by the program: its memory has gone without us
             return True
-        return torch._C._storage_Use_Count(storage._cdata) <= 1 and sys.getrefcount(storage) <= _OWN_REFERENCES
+        return (
+            torch._C._storage_Use_Count(storage._cdata) <= 1 and sys.getrefcount(storage) <= _OWN_REFERENCES
+        )

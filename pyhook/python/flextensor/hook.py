@@ -1,7 +1,8 @@
-"""The hook in an unchanged program: holds together the search, the roots, the held storages and the peace with torch.compile.
+"""The hook in an unchanged program: holds together the search, the roots, the held storages and the peace
+with torch.compile.
 
-`arrive` is called by `_arrive.py`, at any moment and many times. Whatever goes wrong here is logged once and switches the hook off; the
-program goes on, its launches served by the interposer alone.
+`arrive` is called by `_arrive.py`, at any moment and many times. Whatever goes wrong here is logged once
+and switches the hook off; the program goes on, its launches served by the interposer alone.
 """
 
 import itertools
@@ -32,7 +33,8 @@ _refused = False
 
 
 def arrive() -> None:
-    """The interposer has something new in this process: looks at forwards again. Never raises, never blocks."""
+    """The interposer has something new in this process: looks at forwards again. Never raises, never
+    blocks."""
     global _process, _refused
     if _refused:
         return
@@ -47,8 +49,8 @@ def arrive() -> None:
 
 
 class ProcessHook:
-    """The one hook of a process. `_lock` guards all of its state; it is never taken by waiting where this thread may hold it already
-    (arrivals and finalizers come between any two bytecodes), see `later`."""
+    """The one hook of a process. `_lock` guards all of its state; it is never taken by waiting where this
+    thread may hold it already (arrivals and finalizers come between any two bytecodes), see `later`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -139,7 +141,8 @@ class ProcessHook:
             self._search.arm()
 
     def _name(self, root: Root, module: nn.Module) -> None:
-        """Names every weight below `module` that no model has yet; the others' models share this root's passes."""
+        """Names every weight below `module` that no model has yet; the others' models share this root's
+        passes."""
         if len(root.own) > _ADDITIONS:
             for each in root.own:
                 self._drop(each)
@@ -148,7 +151,11 @@ class ProcessHook:
         tree = naming.read(module, self._patterns, _native.select)
         models = {weight.address: self._holding.model_of(weight.address) for weight in tree.weights}
         own = {each.model for each in root.own}
-        root.shared = [self._namings[model] for model in sorted(set(models.values()) - {None} - own) if model in self._namings]
+        root.shared = [
+            self._namings[model]
+            for model in sorted(set(models.values()) - {None} - own)
+            if model in self._namings
+        ]
         tree.weights = [weight for weight in tree.weights if models[weight.address] is None]
         if tree.weights:
             _keep_owners_with_weights(tree)
@@ -163,7 +170,12 @@ class ProcessHook:
         for index, owner in enumerate(tree.owners):
             _native.model_owner(model, index, owner.path, owner.class_name, owner.trap)
         for weight in tree.weights:
-            if _native.model_weight(model, weight.name, weight.address, weight.nbytes, weight.owner, weight.flags) == 0:
+            if (
+                _native.model_weight(
+                    model, weight.name, weight.address, weight.nbytes, weight.owner, weight.flags
+                )
+                == 0
+            ):
                 self._holding.hold(weight.address, weight.storage, model)
         _native.model_end(model)
         self._namings[model] = Naming(model, tree)
@@ -219,7 +231,8 @@ class ProcessHook:
         self.later(self._search.close)
 
     def _forked(self) -> None:
-        """In a forked child: nothing of ours may call out, and its locks may be held by threads that do not exist there."""
+        """In a forked child: nothing of ours may call out, and its locks may be held by threads that do
+        not exist there."""
         _native.silence()
         self._on = False
         self._lock = threading.Lock()

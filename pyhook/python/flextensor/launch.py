@@ -1,4 +1,5 @@
-"""`flextensor run`: becomes the program, with libflextensor.so preloaded, after everything that can be known before has been checked."""
+"""`flextensor run`: becomes the program, with libflextensor.so preloaded, after everything that can be
+known before has been checked."""
 
 import json
 import os
@@ -15,7 +16,9 @@ NOT_FOUND = 127
 
 LIBRARY_NAME = "libflextensor.so"
 # What a preloaded child is asked: the answer is the interface version, or nothing.
-_PROBE = "import ctypes; f = getattr(ctypes.CDLL(None), 'ft_api_version', None); print(f() if f else 'absent')"
+_PROBE = (
+    "import ctypes; f = getattr(ctypes.CDLL(None), 'ft_api_version', None); print(f() if f else 'absent')"
+)
 _PROBE_SECONDS = 60
 
 
@@ -59,7 +62,9 @@ def run(command: list[str], options: dict[str, str], environment: dict[str, str]
 def preload_value(path: Path, existing: str) -> str:
     """LD_PRELOAD with the library in front of what is there already."""
     if not path.is_file():
-        raise CannotPreload(f"{path} is missing: this installation of flextensor is incomplete, install the wheel again")
+        raise CannotPreload(
+            f"{path} is missing: this installation of flextensor is incomplete, install the wheel again"
+        )
     if any(character in str(path) for character in " :\t\n"):
         raise CannotPreload(
             f"the path {str(path)!r} has a space or a colon, which the dynamic linker takes for the end of a name: install flextensor in another folder"
@@ -72,9 +77,13 @@ def check_program(program: str) -> None:
     """Refuses a program for which the dynamic linker ignores preloads."""
     mode = os.stat(program).st_mode
     if mode & (stat.S_ISUID | stat.S_ISGID) and os.geteuid() != 0:
-        raise CannotPreload(f"{program} runs with the rights of another user, so the dynamic linker ignores preloads for it")
+        raise CannotPreload(
+            f"{program} runs with the rights of another user, so the dynamic linker ignores preloads for it"
+        )
     if _is_static(program):
-        _say(f"warning: {program} is linked statically: it is not managed itself, only dynamically linked programs that it starts are")
+        _say(
+            f"warning: {program} is linked statically: it is not managed itself, only dynamically linked programs that it starts are"
+        )
 
 
 def check_preload(environment: dict[str, str]) -> None:
@@ -82,7 +91,12 @@ def check_preload(environment: dict[str, str]) -> None:
     from flextensor import _native
 
     result = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _PROBE], env=environment, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
+        [sys.executable, "-I", "-S", "-c", _PROBE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=_PROBE_SECONDS,
+        check=False,
     )
     said = result.stderr.strip().splitlines()
     if result.returncode != 0:
@@ -91,9 +105,13 @@ def check_preload(environment: dict[str, str]) -> None:
         )
     answer = result.stdout.strip()
     if answer == "absent":
-        raise CannotPreload(f"the dynamic linker did not preload {library()}: {said[-1] if said else 'it gave no reason'}")
+        raise CannotPreload(
+            f"the dynamic linker did not preload {library()}: {said[-1] if said else 'it gave no reason'}"
+        )
     if answer != str(_native.API_VERSION):
-        raise CannotPreload(f"{library()} speaks interface version {answer}, this package {_native.API_VERSION}: install flextensor again")
+        raise CannotPreload(
+            f"{library()} speaks interface version {answer}, this package {_native.API_VERSION}: install flextensor again"
+        )
 
 
 def _is_static(program: str) -> bool:
@@ -103,13 +121,17 @@ def _is_static(program: str) -> bool:
             head = file.read(64)
             if len(head) < 64 or head[:6] != b"\x7fELF\x02\x01":
                 return False
-            offset, size, count = (int.from_bytes(head[at : at + length], "little") for at, length in ((32, 8), (54, 2), (56, 2)))
+            offset, size, count = (
+                int.from_bytes(head[at : at + length], "little") for at, length in ((32, 8), (54, 2), (56, 2))
+            )
             file.seek(offset)
             table = file.read(size * count)
     except OSError:
         return False
     interpreter = 3
-    return all(int.from_bytes(table[at : at + 4], "little") != interpreter for at in range(0, len(table), size or 1))
+    return all(
+        int.from_bytes(table[at : at + 4], "little") != interpreter for at in range(0, len(table), size or 1)
+    )
 
 
 def _not_runnable(name: str) -> int:

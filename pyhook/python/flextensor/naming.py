@@ -18,11 +18,14 @@ STACKED = 2
 
 _PLAIN = (torch.Tensor, nn.Parameter)
 # Their weights have three dimensions without being stacks of experts.
-_CONVOLUTIONS = tuple(getattr(nn.modules.conv, name) for name in ("_ConvNd",) if hasattr(nn.modules.conv, name))
+_CONVOLUTIONS = tuple(
+    getattr(nn.modules.conv, name) for name in ("_ConvNd",) if hasattr(nn.modules.conv, name)
+)
 
 
 def on_gpu(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies where weights are managed. Tests on machines without a GPU put their own answer here."""
+    """Whether a tensor lies where weights are managed. Tests on machines without a GPU put their own
+    answer here."""
     return tensor.is_cuda
 
 
@@ -72,7 +75,8 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Include and exclude patterns of the configuration; `include` None means: find repeated blocks, stream everything."""
+    """Include and exclude patterns of the configuration; `include` None means: find repeated blocks,
+    stream everything."""
 
     include: list[str] | None = None
     exclude: list[str] = field(default_factory=list)
@@ -84,7 +88,8 @@ class Patterns:
 
 
 def leaves(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The plain tensors that a tensor is made of: itself, or the parts of a wrapper (quantised, distributed)."""
+    """The plain tensors that a tensor is made of: itself, or the parts of a wrapper (quantised,
+    distributed)."""
     flatten = None if type(tensor) in _PLAIN else getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         yield tensor
@@ -138,8 +143,8 @@ def plain_path(path: str) -> str:
 
 
 def read(root: nn.Module, patterns: Patterns, select: Any) -> Tree:
-    """Reads the tree below `root`. `select(modules, include, exclude)` applies patterns: the trap modules' indices, whether each module
-    is excluded, and which of its own tensors may be streamed."""
+    """Reads the tree below `root`. `select(modules, include, exclude)` applies patterns: the trap modules'
+    indices, whether each module is excluded, and which of its own tensors may be streamed."""
     modules: list[tuple[str, nn.Module, bool]] = []
     compiled_paths: list[str] = []
     for path, module in root.named_modules():
@@ -154,7 +159,12 @@ def read(root: nn.Module, patterns: Patterns, select: Any) -> Tree:
         trap_modules, streamable = automatic_traps(root), None
     else:
         described = [
-            (path, type(module).__name__, f"{type(module).__module__}.{type(module).__qualname__}", [n for n, _ in own_tensors(module)])
+            (
+                path,
+                type(module).__name__,
+                f"{type(module).__module__}.{type(module).__qualname__}",
+                [n for n, _ in own_tensors(module)],
+            )
             for path, module, _ in modules
         ]
         indices, excluded, streamable = select(described, patterns.include, patterns.exclude)
@@ -171,7 +181,8 @@ def read(root: nn.Module, patterns: Patterns, select: Any) -> Tree:
 
 
 def automatic_traps(root: nn.Module) -> list[nn.Module]:
-    """The repeated blocks: elements of one class that stand at least twice in a ModuleList or Sequential; the outermost only."""
+    """The repeated blocks: elements of one class that stand at least twice in a ModuleList or Sequential;
+    the outermost only."""
     found: list[nn.Module] = []
 
     def visit(module: nn.Module) -> None:
@@ -189,7 +200,9 @@ def automatic_traps(root: nn.Module) -> list[nn.Module]:
     return found
 
 
-def _traps(tree: Tree, modules: list[tuple[str, nn.Module, bool]], chosen: Iterable[nn.Module]) -> dict[int, int]:
+def _traps(
+    tree: Tree, modules: list[tuple[str, nn.Module, bool]], chosen: Iterable[nn.Module]
+) -> dict[int, int]:
     """Numbers the traps in tree order; gives for every module below one (by id) the trap's number."""
     wanted = {id(module) for module in chosen}
     trap_of: dict[int, int] = {}
@@ -201,7 +214,9 @@ def _traps(tree: Tree, modules: list[tuple[str, nn.Module, bool]], chosen: Itera
     return trap_of
 
 
-def _own(tree: Tree, path: str, module: nn.Module, below: bool, trap: int, allowed: list[bool] | None) -> None:
+def _own(
+    tree: Tree, path: str, module: nn.Module, below: bool, trap: int, allowed: list[bool] | None
+) -> None:
     """Adds `module` as an owner if it holds weights itself."""
     owner = Owner(path, weakref.ref(module), type(module).__name__, trap, below)
     for position, (attribute, tensor) in enumerate(own_tensors(module)):

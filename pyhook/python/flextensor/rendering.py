@@ -1,4 +1,5 @@
-"""`flextensor report FILE`: a run report (docs/report.md) as text. What is missing from a report is left out, never an error."""
+"""`flextensor report FILE`: a run report (docs/report.md) as text. What is missing from a report is left
+out, never an error."""
 
 import json
 import sys
@@ -21,7 +22,10 @@ def main(path: str) -> int:
         print(f"flextensor: {path} is no run report: {error}", file=sys.stderr)
         return 1
     if not isinstance(report, dict):
-        print(f"flextensor: {path} is no run report: it holds a {type(report).__name__}, not an object", file=sys.stderr)
+        print(
+            f"flextensor: {path} is no run report: it holds a {type(report).__name__}, not an object",
+            file=sys.stderr,
+        )
         return 1
     print("\n".join(render(report)))
     return 0
@@ -58,28 +62,62 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[st
     cells = [head, *(tuple(str(cell) for cell in row) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     for row in cells:
-        yield "  " + "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+        yield (
+            "  "
+            + "  ".join(
+                c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+        )
 
 
 def _models(models: list[Any]) -> Iterator[str]:
     rows = []
     for model in filter(_is_dict, models):
-        rows.append((model.get("name", "?"), model.get("phase", "?"), _count(model.get("weights")), _count(model.get("passes"))))
+        rows.append(
+            (
+                model.get("name", "?"),
+                model.get("phase", "?"),
+                _count(model.get("weights")),
+                _count(model.get("passes")),
+            )
+        )
     if rows:
         yield from ("", "models", *table(("name", "phase", "weights", "passes"), rows))
     for model in filter(_is_dict, models):
-        times = [(m.get("shape", "?"), _ms(m.get("median_ms")), m.get("passes", "?"), _ratio(m.get("ratio"))) for m in _list(model, "measured") if _is_dict(m)]
+        times = [
+            (m.get("shape", "?"), _ms(m.get("median_ms")), m.get("passes", "?"), _ratio(m.get("ratio")))
+            for m in _list(model, "measured")
+            if _is_dict(m)
+        ]
         if times:
-            yield from ("", f"passes of {model.get('name', '?')} by input shape", *table(("shape", "median", "passes", "time / bound"), times))
+            yield from (
+                "",
+                f"passes of {model.get('name', '?')} by input shape",
+                *table(("shape", "median", "passes", "time / bound"), times),
+            )
 
 
 def _plan(plan: dict[str, Any]) -> Iterator[str]:
     if not plan:
         return
     yield from ("", "plan" if "device" not in plan else f"plan for GPU {plan['device']}")
-    sizes = (("budget", "budget_bytes"), ("resident", "resident_bytes"), ("ring", "ring_bytes"), ("streamed", "streamed_bytes"), ("peak", "peak_bytes"))
-    yield from table(("what", "size"), [(name, size(plan[key])) for name, key in sizes if plan.get(key) is not None])
-    times = (("predicted", "predicted_ms"), ("bound", "bound_ms"), ("all resident", "resident_ms"), ("switch-over", "switch_ms"), ("gate closed", "gate_closed_ms"))
+    sizes = (
+        ("budget", "budget_bytes"),
+        ("resident", "resident_bytes"),
+        ("ring", "ring_bytes"),
+        ("streamed", "streamed_bytes"),
+        ("peak", "peak_bytes"),
+    )
+    yield from table(
+        ("what", "size"), [(name, size(plan[key])) for name, key in sizes if plan.get(key) is not None]
+    )
+    times = (
+        ("predicted", "predicted_ms"),
+        ("bound", "bound_ms"),
+        ("all resident", "resident_ms"),
+        ("switch-over", "switch_ms"),
+        ("gate closed", "gate_closed_ms"),
+    )
     rows = [(name, _ms(plan[key])) for name, key in times if plan.get(key) is not None]
     if rows:
         yield from table(("time of a pass", ""), rows)
@@ -116,17 +154,27 @@ def _placements(placements: list[Any]) -> Iterator[str]:
         return
     largest = sorted(rows, key=lambda place: (-place["bytes"], str(place.get("name"))))[:_LARGEST]
     streamed = sum(place.get("streamed_bytes") or 0 for place in rows)
-    yield from ("", f"placements: {size(sum(place['bytes'] for place in rows))} in {len(rows)} pieces, {size(streamed)} streamed")
+    yield from (
+        "",
+        f"placements: {size(sum(place['bytes'] for place in rows))} in {len(rows)} pieces, {size(streamed)} streamed",
+    )
     if len(rows) > _LARGEST:
         yield f"  the {_LARGEST} largest:"
-    yield from table(("name", "size", "streamed"), [(p.get("name", "?"), size(p["bytes"]), size(p.get("streamed_bytes") or 0)) for p in largest])
+    yield from table(
+        ("name", "size", "streamed"),
+        [(p.get("name", "?"), size(p["bytes"]), size(p.get("streamed_bytes") or 0)) for p in largest],
+    )
 
 
 def _hooks(hooks: dict[str, Any]) -> Iterator[str]:
     routes = _dict(hooks, "routes")
     if routes:
         words = {True: "works", False: "passes us by", None: "not tested"}
-        yield from ("", "hook routes", *table(("route", "state"), [(name, words.get(state, state)) for name, state in routes.items()]))
+        yield from (
+            "",
+            "hook routes",
+            *table(("route", "state"), [(name, words.get(state, state)) for name, state in routes.items()]),
+        )
     yield from _section("calls left to the driver, by reason", _dict(hooks, "bypasses"))
 
 
@@ -136,7 +184,9 @@ def _section(title: str, values: dict[str, Any]) -> Iterator[str]:
         if isinstance(value, int | float) and value:
             rows.append((key.replace("_", " "), size(value) if "bytes" in key else _count(value)))
         elif isinstance(value, str | list) and value:
-            rows.append((key.replace("_", " "), value if isinstance(value, str) else "; ".join(map(str, value))))
+            rows.append(
+                (key.replace("_", " "), value if isinstance(value, str) else "; ".join(map(str, value)))
+            )
     if rows:
         yield from ("", title, *table(("what", ""), rows))
 

@@ -1,4 +1,5 @@
-"""Root modules and what was named below them: sends pass marks, and hooks owners and traps while the interposer wants to hear of them.
+"""Root modules and what was named below them: sends pass marks, and hooks owners and traps while the
+interposer wants to hear of them.
 
 When a module becomes a root is decided in `search`; naming, forgetting and locking are done by `hook`.
 """
@@ -29,10 +30,13 @@ class Naming:
         self.installed = 0
         self._owners = tree.owners
         self._traps = tree.traps
-        self._checks = [(tree.owners[weight.owner].module, weight.attribute, weight.address) for weight in tree.weights]
+        self._checks = [
+            (tree.owners[weight.owner].module, weight.attribute, weight.address) for weight in tree.weights
+        ]
         self._next_check = 0
         self._handles: list[Any] = []
-        # Marks of the root itself are sent by its pass hooks: its own hooks of this pass were fixed before these came.
+        # Marks of the root itself are sent by its pass hooks: its own hooks of this pass were fixed before
+        # these came.
         self._of_root: dict[int, list[tuple[Any, Any]]] = {}
 
     def tune(self, root: nn.Module | None) -> None:
@@ -60,14 +64,19 @@ class Naming:
         self.installed = wants
         for index, owner in enumerate(self._owners):
             if wants & WANTS_OWNERS or (wants & WANTS_STACKED_OWNERS and owner.stacked):
-                marks = _native.Mark.owner_enter(self.model, index), _native.Mark.owner_exit(self.model, index)
+                marks = (
+                    _native.Mark.owner_enter(self.model, index),
+                    _native.Mark.owner_exit(self.model, index),
+                )
                 self._hook_one(owner, marks, root)
         # Traps after owners: a module that is both then enters as a trap first and leaves as a trap last.
         for index, trap in enumerate(self._traps if wants & WANTS_TRAPS else ()):
             marks = _native.Mark.trap_enter(self.model, index), _native.Mark.trap_exit(self.model, index)
             self._hook_one(trap, marks, root)
 
-    def _hook_one(self, place: naming.Owner | naming.Trap, marks: tuple[Any, Any], root: nn.Module | None) -> None:
+    def _hook_one(
+        self, place: naming.Owner | naming.Trap, marks: tuple[Any, Any], root: nn.Module | None
+    ) -> None:
         module = place.module()
         if module is None or place.compiled or naming.is_compiled(module):
             return
@@ -125,7 +134,8 @@ class Root:
         self._handles.clear()
 
     def begin(self, shape: int) -> None:
-        """The forward begins: looks for changes, tells the interposer, then hooks what it wants to hear of."""
+        """The forward begins: looks for changes, tells the interposer, then hooks what it wants to hear
+        of."""
         module = self.module()
         if module is None or compiling.is_tracing():
             return

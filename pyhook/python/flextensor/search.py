@@ -1,10 +1,11 @@
 """Finds root modules: the outermost modules whose forwards run with weights on the GPU.
 
-The rule. When the interposer reports new memory (`arm`), a global forward pre-hook looks at forwards that run outside every known root:
-a module with weights on the GPU becomes a root there and then. After QUIET_FORWARDS such forwards without a new root the global hook goes, and
-a census of all living modules follows: those that hold weights nobody named, and what contains them, get a hook of their own, which costs
-nothing until they run. While a wrapper of torch.compile lives, only the census is used, because that wrapper warns about global hooks.
-What a root is told is left to `roots`.
+The rule. When the interposer reports new memory (`arm`), a global forward pre-hook looks at forwards that
+run outside every known root: a module with weights on the GPU becomes a root there and then. After
+QUIET_FORWARDS such forwards without a new root the global hook goes, and a census of all living modules
+follows: those that hold weights nobody named, and what contains them, get a hook of their own, which costs
+nothing until they run. While a wrapper of torch.compile lives, only the census is used, because that
+wrapper warns about global hooks. What a root is told is left to `roots`.
 """
 
 import gc
@@ -88,7 +89,8 @@ class Search:
             root = self._host.adopt(module)
             if root is not None:
                 self._quiet = 0
-                # The hooks just put in come too late for this forward: the module has already listed those it will call before.
+                # The hooks just put in come too late for this forward: the module has already listed those it
+                # will call before.
                 root.begin(_native.hash_inputs(arguments, keywords))
                 return
             self._rejected[id(module)] = weakref.ref(module)
@@ -129,7 +131,12 @@ class Search:
                 below_compiled.update(id(part) for part in module.modules() if part is not module)
         found: dict[int, nn.Module] = {}
         reached: set[int] = set()
-        open_ends = [m for m in modules if id(m) not in below_root and any(True for _, t in naming.own_tensors(m) for _ in naming.storages(t))]
+        open_ends = [
+            m
+            for m in modules
+            if id(m) not in below_root
+            and any(True for _, t in naming.own_tensors(m) for _ in naming.storages(t))
+        ]
         while open_ends:
             module = open_ends.pop()
             if id(module) in reached or id(module) in below_root:
@@ -156,7 +163,8 @@ def _wrapper_lives() -> bool:
 
 
 def _keywords_of_caller(frame: Any) -> dict[str, Any] | None:
-    """The keyword arguments of the forward that a hook without keywords was called for: those of torch's own calling function."""
+    """The keyword arguments of the forward that a hook without keywords was called for: those of torch's
+    own calling function."""
     caller = frame.f_back
     if caller is None or caller.f_globals.get("__name__") != "torch.nn.modules.module":
         return None
