@@ -139,8 +139,15 @@ impl Gpu {
 
     fn add_queue(&mut self, name: String) -> usize {
         let weight = [1, 1, 6, 40][self.dice.below(4) as usize];
-        self.queues.push(Queue { name, ops: VecDeque::new(), weight });
-        self.queues.len() - 1
+        let queue = Queue { name, ops: VecDeque::new(), weight };
+        let live: Vec<usize> = self.streams.values().copied().collect();
+        let ended = (2..self.queues.len()).find(|at| !live.contains(at) && self.queues[*at].ops.is_empty());
+        let at = ended.unwrap_or(self.queues.len());
+        match self.queues.get_mut(at) {
+            Some(old) => *old = queue,
+            None => self.queues.push(queue),
+        }
+        at
     }
 
     pub(crate) fn destroy(&mut self, stream: StreamId) {

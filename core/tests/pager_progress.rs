@@ -1,0 +1,225 @@
+//! In the case that it was made for, the pager is as good as it can be, and stays so for ever: what a pass copies, how far
+//! ahead, and that nothing grows. That it is right is `pager_rules`' and `pager_properties`' matter.
+
+mod pager_model;
+
+use std::time::Instant;
+
+use flextensor_core::pager::{
+    Access, Certainty, Command, CopyStream, EventId, Hit, Pager, Progress, StreamId, Verdict,
+};
+use flextensor_core::units::{ModelId, UnitId};
+use pager_model::world::{S1, S2, World, pages_in, reads, writes};
+
+const MODEL: ModelId = ModelId(0);
+const PAGES: u32 = 4;
+
+/// `count` units of [`PAGES`] pages, each laid behind the one before it in a ring that holds `held` of them.
+fn laid_around(count: u32, held: u32, seed: u64) -> World {
+    let ring = held * PAGES;
+    let units: Vec<_> = (0..count).map(|unit| (unit * PAGES % ring, PAGES)).collect();
+    let mut world = World::new(ring, 2, &units, seed);
+    let uses: Vec<_> = (0..count).map(|unit| (UnitId(unit), unit)).collect();
+    world.pager.set_order(MODEL, &uses);
+    world
+}
+
+/// One pass on one stream. Returns the units that were not in place when they were shown.
+fn pass(world: &mut World, count: u32) -> Vec<u32> {
+    let mut late = Vec::new();
+    for unit in 0..count {
+        let open = world.acquire(S1, &[reads(unit)]);
+        assert_eq!(open.verdicts, [Verdict::Began]);
+        let copied =
+            |command: &Command| matches!(command, Command::CopyIn { unit: UnitId(of), .. } if *of == unit);
+        let before = world.take_journal();
+        // Everything before the launch that copies this unit, and was not there after the last launch, came too late.
+        if before.iter().any(copied) {
+            late.push(unit);
+        }
+        world.enqueue(open);
+        world.take_journal();
+        world.gpu.run(25);
+    }
+    late
+}
+
+#[test]
+fn from_the_second_use_on_every_unit_is_on_its_way_before_it_is_shown() {
+    for (count, held) in [(20, 4), (18, 4), (19, 4), (9, 2), (7, 3)] {
+        let mut world = laid_around(count, held, 7);
+        assert_eq!(
+            pass(&mut world, count),
+            [0],
+            "{count} units, {held} in the ring: only the first use is early"
+        );
+        for _ in 0..3 {
+            let late = pass(&mut world, count);
+            // Where the first run of the ring is still the last unit's, the wrap comes late: the plan's layout decides.
+            let wraps_onto_itself = (count - 1) % held == 0;
+            assert!(
+                late.is_empty() || (wraps_onto_itself && late == [0]),
+                "{count} units, {held} in the ring: {late:?}"
+            );
+        }
+        let counters = world.pager.counters();
+        assert_eq!((counters.demand_loads, counters.mispredictions, counters.conflicts), (0, 0, 0));
+        world.finish().expect("right bytes");
+    }
+}
+
+#[test]
+fn a_pass_copies_every_streamed_page_once() {
+    let (count, held) = (20, 4);
+    let mut world = laid_around(count, held, 3);
+    pass(&mut world, count);
+    let before = world.pager.counters().pages_in;
+    for _ in 0..10 {
+        pass(&mut world, count);
+    }
+    assert_eq!(world.pager.counters().pages_in - before, u64::from(10 * count * PAGES));
+}
+
+#[test]
+fn a_ring_that_holds_everything_copies_everything_once() {
+    let mut world = laid_around(6, 6, 3);
+    for _ in 0..10 {
+        pass(&mut world, 6);
+    }
+    assert_eq!(world.pager.counters().pages_in, u64::from(6 * PAGES));
+}
+
+#[test]
+fn marks_of_passes_change_nothing_in_a_regular_program() {
+    let (count, held) = (20, 4);
+    let mut world = laid_around(count, held, 3);
+    for _ in 0..5 {
+        world.pager.pass_begin(MODEL);
+        world.prefetch(S1);
+        pass(&mut world, count);
+        world.pager.pass_end(MODEL);
+        world.prefetch(S1);
+    }
+    let counters = world.pager.counters();
+    // Between passes the last use has ended: the ring's worth ahead is the next pass's.
+    let ahead = u64::from((held - 1) * PAGES)..=u64::from(held * PAGES);
+    assert!(ahead.contains(&(counters.pages_in - u64::from(5 * count * PAGES))), "{counters:?}");
+    assert_eq!((counters.demand_loads, counters.mispredictions), (0, 0));
+    world.finish().expect("right bytes");
+}
+
+#[test]
+fn prefetch_fills_the_ring_but_for_the_unit_in_use() {
+    let mut world = laid_around(20, 4, 3);
+    world.launch(S1, &[reads(0)]);
+    let journal = world.take_journal();
+    assert_eq!(pages_in(&journal, CopyStream::Prefetch), 4 * PAGES, "the first use, and three ahead of it");
+    world.launch(S1, &[reads(1)]);
+    assert_eq!(pages_in(&world.take_journal(), CopyStream::Prefetch), PAGES);
+}
+
+#[test]
+fn a_second_launch_of_a_use_copies_nothing() {
+    let mut world = laid_around(20, 4, 3);
+    world.launch(S1, &[reads(0)]);
+    world.take_journal();
+    world.launch(S1, &[reads(0)]);
+    let copies = world.take_journal().into_iter().filter(|command| matches!(command, Command::CopyIn { .. }));
+    assert_eq!(copies.count(), 0);
+}
+
+#[test]
+fn after_an_early_exit_the_next_pass_is_regular() {
+    let (count, held) = (20, 4);
+    let mut world = laid_around(count, held, 3);
+    pass(&mut world, count);
+    for unit in 0..7 {
+        world.launch(S1, &[reads(unit)]);
+    }
+    world.pager.pass_end(MODEL);
+    world.prefetch(S1);
+    world.take_journal();
+    world.pager.pass_begin(MODEL);
+    assert_eq!(pass(&mut world, count), [0; 0]);
+    let counters = world.pager.counters();
+    assert_eq!((counters.demand_loads, counters.mispredictions), (0, 0));
+    world.finish().expect("right bytes");
+}
+
+/// How many of them the pager's whole state holds.
+fn held_by(pager: &Pager, what: &str) -> usize {
+    format!("{pager:?}").matches(what).count()
+}
+
+#[test]
+fn nothing_grows_over_ten_thousand_passes() {
+    let (count, held) = (8, 3);
+    let mut world = laid_around(count, held, 11);
+    let mut after_warm_up = None;
+    for round in 0..10_000 {
+        for unit in 0..count {
+            let shown = if unit == 3 { writes(unit) } else { reads(unit) };
+            world.launch(if (round + unit) % 5 == 0 { S2 } else { S1 }, &[shown]);
+            world.gpu.run(40);
+        }
+        world.launch(S2, &[writes(round % count).doubtful()]);
+        // A stream that lives for one pass.
+        let short = StreamId(3);
+        world.launch(short, &[reads(round % count)]);
+        world.launch(short, &[reads((round + 4) % count).doubtful()]);
+        world.destroy_stream(short);
+        world.take_journal();
+        if round == 200 {
+            after_warm_up = Some(world.pager.events());
+        }
+    }
+    assert_eq!(Some(world.pager.events()), after_warm_up, "events");
+    let most = (count * (2 * (2 + 2) + 4)) as usize;
+    assert!(world.pager.events() as usize <= most, "{} events", world.pager.events());
+    // A pool gives out what it has: every event is in one place.
+    assert_eq!(held_by(&world.pager, "EventId("), world.pager.events() as usize);
+    assert!(held_by(&world.pager, "StreamId(") <= (count as usize) * 12);
+    world.finish().expect("right bytes");
+}
+
+struct AllDone;
+
+impl Progress for AllDone {
+    fn completed(&self, _: EventId) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_launch_with_one_hit_costs_little() {
+    let (count, held) = (700, 12);
+    let mut pager = Pager::new(held * PAGES, 8);
+    for unit in 0..count {
+        pager.add_unit(UnitId(unit), unit * PAGES, PAGES);
+    }
+    let uses: Vec<_> = (0..count).map(|unit| (UnitId(unit), unit)).collect();
+    pager.set_order(MODEL, &uses);
+    let mut out = Vec::with_capacity(1024);
+    let passes = 20;
+    let begin = Instant::now();
+    for _ in 0..passes {
+        for unit in 0..count {
+            let hit = Hit {
+                unit: UnitId(unit),
+                access: Access::Read,
+                certainty: Certainty::Live,
+                hold: false,
+                can_redirect: true,
+            };
+            let mut verdicts = [Verdict::Ready];
+            pager.acquire(S1, &[hit], &mut verdicts, &mut out);
+            pager.launched(S1, &[hit], &verdicts, &mut out);
+            pager.prefetch(S1, &AllDone, &mut out);
+            out.clear();
+        }
+    }
+    let nanoseconds = begin.elapsed().as_nanos() / u128::from(passes * count);
+    println!("{nanoseconds} ns a launch with one hit, check, record and prefetch together");
+    assert!(nanoseconds < 20_000, "{nanoseconds} ns");
+    assert_eq!(pager.counters().mispredictions, 0);
+}
