@@ -24,13 +24,15 @@ done
 grep -q '(SONAME).*\[libflextensor.so\]' <<<"$dynamic" || complain "has another soname than libflextensor.so"
 readelf -lW "$library" | grep -q 'GNU_STACK.*RWE' && complain "wants an executable stack"
 
-highest=$(readelf -VW "$library" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -1)
+highest=$(readelf -VW "$library" | sed -n 's/.*GLIBC_\([0-9.]*\).*/\1/p' | sort -Vu | tail -1)
 [ "$(printf '%s\n%s\n' "$highest" "$floor" | sort -V | tail -1)" = "$floor" ] || complain "needs GLIBC_$highest; allowed is up to $floor"
+
+readelf -VW "$library" | grep -q GLIBC_PRIVATE && complain "needs private symbols of one glibc release"
 
 # Exports: the table of hooks, dlsym, our own C interface. Versioned ones would lose against the unversioned names that programs ask for.
 exported=$(nm -D --defined-only "$library" | awk '{print $3}' | sort)
 table=$(sed -n 's/^| `\(cu[A-Za-z0-9_]*\)`.*/\1/p' "$root/docs/hooks.md" | sort)
-extra=$(comm -23 <(grep -v '^ft_' <<<"$exported" | grep -vx dlsym) <(echo "$table"))
+extra=$(comm -23 <(sed '/^ft_/d; /^dlsym$/d' <<<"$exported") <(echo "$table"))
 missing=$(comm -13 <(echo "$exported") <(printf '%s\ndlsym\nft_status\n' "$table" | sort))
 [ -z "$extra" ] || complain "exports" $extra
 [ -z "$missing" ] || complain "does not export" $missing

@@ -402,7 +402,25 @@ fn the_library_is_bound_at_load_stays_loaded_and_takes_no_static_thread_storage(
     }
 }
 
-/// Median time of a start of /bin/true.
+#[test]
+fn the_release_gate_refuses_a_library_that_would_not_load_everywhere() {
+    // A development build needs libgcc_s and this system's symbol versions; a C library has none of our exports.
+    let stage = Stage { folder: tempfile::tempdir().expect("a temporary folder") };
+    let stranger = stage.library("base", "libflextensor.so", &["-Wl,-soname,libother.so"]);
+    let gate = source("../tools/check-library.sh");
+    let gate = gate.to_str().expect("a text path");
+    let refused = run(gate, &[stranger.to_str().expect("a text path")], false);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success());
+    for complaint in ["does not export", "exports cudnnCreate who", "another soname", "without NODELETE"] {
+        assert!(said.contains(complaint), "{complaint}: {said}");
+    }
+    let old = run(gate, &[preload().to_str().expect("a text path"), "2.2"], false);
+    let said = String::from_utf8_lossy(&old.stderr).into_owned();
+    assert!(!old.status.success() && said.contains("allowed is up to 2.2"), "{said}");
+}
+
+/// Adds the time of a start of /bin/true.
 fn start_cost(preloaded: bool, times: &mut Vec<Duration>) {
     let mut command = Command::new("/bin/true");
     command.env_remove("LD_PRELOAD");
