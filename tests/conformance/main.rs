@@ -3,6 +3,9 @@
 //!
 //! The bodies are modules of the program `conformance`, so that it can be carried to a machine with a GPU.
 
+mod misuse;
+mod requests;
+
 use harness::Run;
 
 #[test]

@@ -42,9 +42,12 @@ fn main() {
         // An empty version field is a plain dlsym of exactly that name.
         let base =
             if version == 0 { symbol.to_owned() } else { exported_names::export_name(symbol, version) };
-        wanted.insert(base.clone());
-        if flags.trim() == "2" {
-            wanted.insert(exported_names::per_thread_name(&base));
+        let forms = if version == 0 { Vec::new() } else { exported_names::forms(symbol) };
+        for form in forms.into_iter().chain([base]) {
+            if flags.trim() == "2" {
+                wanted.insert(exported_names::per_thread_name(&form));
+            }
+            wanted.insert(form);
         }
     }
     let have = implemented(Path::new("src/api"));

@@ -107,3 +107,11 @@ pub(crate) fn first_version(name: &str) -> Option<u32> {
         .and_then(|(_, rows)| rows.first())
         .map(|(first, _)| *first)
 }
+
+/// Every export that a listed name can mean.
+#[allow(dead_code, reason = "only the build script needs it")]
+#[must_use]
+pub(crate) fn forms(name: &str) -> Vec<String> {
+    let rows = VERSIONS.iter().find(|(listed, _)| *listed == name).map_or(&[][..], |(_, rows)| rows);
+    rows.iter().map(|(_, suffix)| format!("{name}{suffix}")).collect()
+}
