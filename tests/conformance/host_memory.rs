@@ -36,9 +36,10 @@ pub(crate) fn observe(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
     let data = gpu.download(target, 2 * PAGE)?;
     facts.state("words lost by a copy from registered memory", pattern::mismatches(3, &data) as u64, 0);
 
-    facts.code("unregistering an inner address", driver.host_unregister(begin + 4096), 713);
+    facts.code("unregistering an inner address", driver.host_unregister(begin + 4096), 1);
     facts.code("unregistering", driver.host_unregister(begin), 0);
     facts.code("unregistering twice", driver.host_unregister(begin), 713);
+    facts.code("a copy half from a registration", driver.copy_h2d(target, across, 2 * PAGE), 1);
     facts.code("unregistering the other", driver.host_unregister(middle), 0);
 
     let pinned = gpu.host_alloc(PAGE)?;

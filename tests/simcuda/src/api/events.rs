@@ -56,10 +56,17 @@ fn record_with_flags(null: NullStream, event: u64, handle: u64, flags: u32) -> D
     record(null, event, handle)
 }
 
+/// What an event stands for, where a call may ask.
+fn asked(handle: u64) -> Result<State, Status> {
+    let state = EVENTS.get(handle)?.state();
+    if !matches!(state, State::Captured(_)) {
+        capture::unsafe_call()?;
+    }
+    Ok(state)
+}
+
 fn query(handle: u64) -> Done {
-    let event = EVENTS.get(handle)?;
-    capture::unsafe_call()?;
-    match event.state() {
+    match asked(handle)? {
         State::Never => Ok(()),
         State::Captured(_) => Err(Status::CAPTURED_EVENT),
         State::Recorded(record) if record.time().is_some() => usable(),
@@ -73,9 +80,7 @@ fn usable() -> Done {
 }
 
 fn synchronize(handle: u64) -> Done {
-    let event = EVENTS.get(handle)?;
-    capture::unsafe_call()?;
-    match event.state() {
+    match asked(handle)? {
         State::Never => Ok(()),
         State::Captured(_) => Err(Status::CAPTURED_EVENT),
         State::Recorded(record) => {

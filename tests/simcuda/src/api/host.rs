@@ -47,8 +47,8 @@ fn report_users(address: u64, bytes: u64) {
 /// The registration that begins at an address.
 fn registration(address: u64, allocated: bool) -> Result<u64, Status> {
     let view = space::view();
-    let range = view.host.get(&address).filter(|range| range.allocated == allocated);
-    range.map(|range| range.bytes).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)
+    let (base, range) = view.host_range(address).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
+    if base == address && range.allocated == allocated { Ok(range.bytes) } else { Err(Status::INVALID_VALUE) }
 }
 
 fn free(address: u64) -> Done {

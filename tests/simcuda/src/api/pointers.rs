@@ -32,8 +32,7 @@ fn known(address: u64) -> Option<Known> {
     if let Some((base, mapping)) = view.mapping(address) {
         let (memory, device, start) = match mapping.object.place {
             Place::Device(device) => (MEMORY_DEVICE, device as i32, base),
-            // What a driver answers for host-located mappings, as measured.
-            Place::Host => (MEMORY_HOST, 0, 0),
+            Place::Host => (MEMORY_HOST, 0, base),
         };
         return Some(Known {
             context: mapping.allocation.unwrap_or(0),

@@ -94,7 +94,7 @@ fn map(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> Do
 
 fn unmap(address: u64, bytes: usize) -> Done {
     let bytes = bytes as u64;
-    space::view().whole(address, bytes)?;
+    space::view().uncut(address, bytes)?;
     if let Some(user) = stream::user_of(address, bytes) {
         let message = format!("{address:#x} + {bytes:#x} is unmapped while {user}");
         journal().detect(Detection::UnmapInUse, &message);

@@ -211,9 +211,23 @@ impl Space {
         if at == end && !bases.is_empty() { Ok(bases) } else { Err(Status::INVALID_VALUE) }
     }
 
+    /// The mappings made by `map` that lie in the range; holes are no error, as on a GPU.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` when the range cuts a mapping, or is not inside one reservation.
+    pub(crate) fn uncut(&self, address: u64, bytes: u64) -> Result<Vec<u64>, Status> {
+        let end = address.checked_add(bytes).filter(|end| *end > address).ok_or(Status::INVALID_VALUE)?;
+        let reserved = holding(&self.reservations, address, |size| *size);
+        let cut = |at: u64| self.mapping(at).is_some_and(|(base, _)| base != at);
+        if reserved.is_none_or(|(base, size)| end > base + size) || cut(address) || cut(end) {
+            return Err(Status::INVALID_VALUE);
+        }
+        Ok(self.mappings.range(address..end).map(|(base, _)| *base).collect())
+    }
+
     /// Unmaps whole mappings.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64) -> Done {
-        for base in self.whole(address, bytes)? {
+        for base in self.uncut(address, bytes)? {
             if let Some(mapping) = self.mappings.remove(&base) {
                 os::displace(base, mapping.bytes).map_err(|_| Status::OPERATING_SYSTEM)?;
             }
