@@ -21,7 +21,7 @@ fn every_fact_is_as_a_gpu_has_it() {
 fn every_route_leads_to_the_same_driver() {
     for route in ["dlsym", "proc", "proc1", "global"] {
         let outcome =
-            Run::program("conformance").option("FT_TEST_ROUTE", route).args(["granularity"]).start();
+            Run::program("conformance").option("HARNESS_ROUTE", route).args(["granularity"]).start();
         outcome.assert_success();
         assert_eq!(outcome.stdout.lines().count(), 4, "{route}: {}", outcome.describe());
     }

@@ -22,18 +22,18 @@ pub enum Route {
 }
 
 impl Route {
-    /// The route that `FT_TEST_ROUTE` names (`dlsym`, `proc`, `proc1`, `global`); `dlsym` when it is not set.
+    /// The route that `HARNESS_ROUTE` names (`dlsym`, `proc`, `proc1`, `global`); `dlsym` when it is not set.
     ///
     /// # Panics
     /// For another value.
     #[must_use]
     pub fn from_environment() -> Self {
-        match std::env::var("FT_TEST_ROUTE").as_deref() {
+        match std::env::var("HARNESS_ROUTE").as_deref() {
             Err(_) | Ok("dlsym") => Self::Dlsym,
             Ok("proc") => Self::ProcAddress,
             Ok("proc1") => Self::ProcAddressV1,
             Ok("global") => Self::Global,
-            Ok(other) => panic!("FT_TEST_ROUTE={other}; allowed: dlsym, proc, proc1, global"),
+            Ok(other) => panic!("HARNESS_ROUTE={other}; allowed: dlsym, proc, proc1, global"),
         }
     }
 }

@@ -144,7 +144,7 @@ fn packed(arguments: &[Argument]) -> Vec<u8> {
 }
 
 impl Gpu {
-    /// Opens device 0 by the route of `FT_TEST_ROUTE`.
+    /// Opens device 0 by the route of `HARNESS_ROUTE`.
     ///
     /// # Errors
     /// The first driver call that fails; code 999 of `dlopen` without a driver.
