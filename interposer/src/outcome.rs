@@ -64,9 +64,9 @@ pub(crate) fn count_failure() {
     FAILURES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A handler panicked; the program got `CUDA_ERROR_UNKNOWN`.
-pub(crate) fn count_panic() {
-    PANICS.fetch_add(1, Ordering::Relaxed);
+/// A handler panicked; the program got `CUDA_ERROR_UNKNOWN`. True for the first time, which deserves a line.
+pub(crate) fn count_panic() -> bool {
+    PANICS.fetch_add(1, Ordering::Relaxed) == 0
 }
 
 /// Key and number of calls of every reason that was ever given.

@@ -137,8 +137,9 @@ fn decide(name: &str, handler: impl FnOnce() -> Outcome, original: impl FnOnce()
             code
         }
         Err(_) => {
-            outcome::count_panic();
-            log::error!("internal error in {name}: the call was not made");
+            if outcome::count_panic() {
+                log::error!("internal error in {name}: the call failed; later ones are counted in the report");
+            }
             CUresult::CUDA_ERROR_UNKNOWN
         }
     }
