@@ -40,7 +40,9 @@ use flextensor_config::Config;
 use flextensor_core::phase::{Phase, PhaseSettings};
 use flextensor_core::units::{ModelId, UnitId};
 
+use crate::ffi::result::CudaResult;
 use arena::Meaning;
+use private::Why;
 use world::{UnitState, world as lock_world};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
@@ -96,6 +98,7 @@ fn device_of_unit(unit: UnitId) -> Option<i32> {
 
 /// The program let the model go: its units that no other model holds become private, and are forgotten.
 pub(crate) fn drop_model(id: ModelId) {
+    snapshot::remember();
     let Some(model) = lock_world().models.remove(&id) else { return };
     learn::recorder(|recorder| recorder.forget(id));
     for unit in model.units {
@@ -106,34 +109,42 @@ pub(crate) fn drop_model(id: ModelId) {
             known.members.is_empty()
         };
         if alone {
-            release_unit(unit, "its model is gone");
+            if let Err(error) = release_unit(unit, Why::ModelGone) {
+                crate::log::warning!("a weight of a model that is gone could not get private memory ({error}); it stays in the ring");
+            }
         }
     }
 }
 
 /// The weight at this address gets private pages, and is watched no longer. False if no unit lies there.
-pub(crate) fn make_private(address: u64) -> Result<bool, crate::ffi::result::CudaError> {
+pub(crate) fn make_private(address: u64) -> CudaResult<bool> {
     let Some(arena) = arena::arena() else { return Ok(false) };
     match arena.meaning(address) {
         Meaning::Nothing => Ok(lock_world().region_of(address).is_some()),
         Meaning::Learning(unit) => {
-            release_unit(unit, "the program asked for it");
+            release_unit(unit, Why::Asked)?;
             Ok(true)
         }
-        Meaning::Streamed(unit) => private::for_good(unit, "the program asked for it").map(|()| true),
+        Meaning::Streamed(unit) => {
+            release_unit(unit, Why::Asked)?;
+            Ok(true)
+        },
     }
 }
 
-fn release_unit(id: UnitId, why: &str) {
-    if let Err(error) = private::for_good(id, why) {
-        crate::log::warning!("unit {} could not get private memory ({error}); it stays in the ring", id.0);
-        return;
-    }
+/// The unit gets private pages and is let go: whatever its addresses are used for next, it is no weight that we know.
+fn release_unit(id: UnitId, why: Why) -> CudaResult<()> {
+    private::for_good(id, why)?;
     let mut world = lock_world();
-    let Some(unit) = world.unit_mut(id) else { return };
-    unit.state = UnitState::Resident;
-    unit.stay = Some(flextensor_core::plan::StayReason::Private);
+    let Some(unit) = world.unit_mut(id) else { return Ok(()) };
+    unit.state = UnitState::Gone;
     if let Some(arena) = arena::arena() {
         arena.set_meaning(unit.base, unit.pages, Meaning::Nothing);
     }
+    for model in world.models.values_mut() {
+        model.units.retain(|&unit| unit != id);
+    }
+    drop(world);
+    learn::recorder(|recorder| recorder.forget_units(&[id]));
+    Ok(())
 }

@@ -11,6 +11,7 @@ use super::arena::{Arena, Meaning, PAGE, arena};
 use super::streaming::ring_of;
 use super::world::world;
 use super::{gate, graphs, learn, private};
+use super::private::Why;
 use crate::ffi::stream::Stream;
 use crate::ffi::types::CUresult;
 use crate::outcome::{Outcome, Reason};
@@ -58,7 +59,7 @@ pub(crate) fn handle(stream: Stream, operands: &[Operand], mut issue: impl FnMut
             Ok(code) => return Outcome::Done(code),
             Err(unit) => {
                 drop(inside);
-                if let Err(error) = private::for_good(unit, "a copy needs more of it at once than the ring holds") {
+                if let Err(error) = private::for_good(unit, Why::Crowded) {
                     return Outcome::Fail(error.into());
                 }
             }
@@ -160,7 +161,7 @@ pub(crate) unsafe fn search_for_addresses(source: *const u8, bytes: usize) -> Re
                 }
             }
             Meaning::Streamed(unit) => {
-                private::for_good(unit, "its address went to device memory, where its uses cannot be seen").map_err(CUresult::from)?;
+                private::for_good(unit, Why::Escaped).map_err(CUresult::from)?;
             }
         }
     }

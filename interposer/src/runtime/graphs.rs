@@ -8,6 +8,7 @@ use super::arena::{Meaning, arena};
 use super::launch::Launch;
 use super::scan::Found;
 use super::{private, world};
+use super::private::Why;
 use crate::ffi::stream::{self, Stream};
 use crate::ffi::types::{CUfunction, CUresult, CUstream, c_void};
 
@@ -52,7 +53,7 @@ pub(crate) fn keep(shown: impl Iterator<Item = Meaning>) -> Result<(), CUresult>
                     unit.stay = Some(StayReason::GraphHeld);
                 }
             }
-            Meaning::Streamed(unit) => private::for_good(unit, "a CUDA graph reads it").map_err(CUresult::from)?,
+            Meaning::Streamed(unit) => private::for_good(unit, Why::Graph).map_err(CUresult::from)?,
         }
     }
     Ok(())

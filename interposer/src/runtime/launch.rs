@@ -12,6 +12,7 @@ use super::scan::{Found, Parameters, Patched};
 use super::streaming::{Streaming, ring_of};
 use super::words::{Word, words};
 use super::{gate, graphs, learn, private, verify};
+use super::private::Why;
 use crate::ffi::stream::Stream;
 use crate::ffi::types::{CUfunction, CUresult, c_void};
 use crate::outcome::{Outcome, Reason};
@@ -108,7 +109,7 @@ fn attempt(
             Ok(code) => code,
             Err(unit) => {
                 drop(inside);
-                return private::for_good(unit, "its pages were needed by others at the same moment").err().map(CUresult::from);
+                return private::for_good(unit, Why::Crowded).err().map(CUresult::from);
             }
         },
     };

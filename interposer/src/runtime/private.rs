@@ -15,8 +15,35 @@ use crate::ffi::types::CUresult;
 use crate::ffi::vmm::{self, Handle};
 use crate::log;
 
+/// Why a unit leaves the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The program, or the hook for it, asked.
+    Asked,
+    /// Nobody names it any more.
+    ModelGone,
+    /// A graph shows it.
+    Graph,
+    /// Its address went to device memory.
+    Escaped,
+    /// A launch needs more pages at once than can be had, and cannot be redirected.
+    Crowded,
+}
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Why::Asked => "the program asked for it",
+            Why::ModelGone => "its model is gone",
+            Why::Graph => "a CUDA graph reads it",
+            Why::Escaped => "its address went to device memory, where its uses cannot be seen",
+            Why::Crowded => "its pages were needed by others at the same moment",
+        })
+    }
+}
+
 /// Gives the unit private pages. The calling thread must not be inside the gate. When there is no memory for them, nothing has changed.
-pub(crate) fn for_good(id: UnitId, why: &str) -> CudaResult<()> {
+pub(crate) fn for_good(id: UnitId, why: Why) -> CudaResult<()> {
     let _closed = gate::close();
     let mut world = world();
     let Some(unit) = world.unit(id).filter(|unit| unit.state == UnitState::Streamed) else { return Ok(()) };
@@ -27,7 +54,10 @@ pub(crate) fn for_good(id: UnitId, why: &str) -> CudaResult<()> {
     });
     done.unwrap_or(Err(CudaError(CUresult::CUDA_ERROR_INVALID_CONTEXT)))?;
     drop(world);
-    log::notice!("{name} has private GPU memory from now on: {why}");
+    match why {
+        Why::Asked | Why::ModelGone => log::info!("{name} has private GPU memory from now on: {why}"),
+        _ => log::notice!("{name} has private GPU memory from now on: {why}"),
+    }
     Ok(())
 }
 

@@ -44,6 +44,12 @@ impl Shadow {
         })
     }
 
+    /// A shadow of memory that somebody else holds, for tests.
+    #[cfg(test)]
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self { start: bytes.as_ptr().expose_provenance(), bytes: bytes.len() as u64, view: None }
+    }
+
     /// The whole shadow. Whoever reads must know that nobody writes meanwhile.
     pub(crate) fn bytes(&self) -> (*const u8, usize) {
         (std::ptr::with_exposed_provenance(self.start), self.bytes as usize)
@@ -66,8 +72,7 @@ pub(crate) fn make(wanted: &[Wanted]) -> Result<Vec<Shadow>, String> {
     if total == 0 {
         return Ok(Vec::new());
     }
-    let range = reserve(total + PAGE)?;
-    let mut at = range.next_multiple_of(PAGE as usize);
+    let mut at = reserve(total)?;
     let mut shadows = Vec::with_capacity(wanted.len());
     for want in wanted {
         let prefix = want.prefix * PAGE;
@@ -85,23 +90,21 @@ pub(crate) fn make(wanted: &[Wanted]) -> Result<Vec<Shadow>, String> {
     Ok(shadows)
 }
 
+/// A range of addresses that both the driver and the kernel have free. The driver chooses: it takes back only addresses of its own liking.
 fn reserve(bytes: u64) -> Result<usize, String> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
-    let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, libc::PROT_NONE, flags, -1, 0) };
-    if base == libc::MAP_FAILED {
-        return Err(format!("no address range of {} MiB for pinned memory: {}", bytes >> 20, std::io::Error::last_os_error()));
-    }
-    Ok(base.expose_provenance())
+    let refused = |error| format!("no address range of {} MiB for pinned memory: {error}", bytes >> 20);
+    let base = vmm::reserve(bytes as usize, PAGE as usize, 0).map_err(refused)?;
+    vmm::unreserve(base, bytes as usize).map_err(refused)?;
+    Ok(base as usize)
 }
 
-/// Makes part of the reserved range readable and writable, with huge pages where the kernel has them.
+/// Makes part of the range readable and writable, with huge pages where the kernel has them.
 fn commit(start: usize, bytes: u64) -> Result<(), String> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let at = std::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: the range lies in the reservation that `reserve` made, which nobody else knows.
+    // SAFETY: a mapping that replaces nothing touches nothing that exists.
     let got = unsafe { libc::mmap(at, bytes as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-    if got == libc::MAP_FAILED {
+    if got != at {
         return Err(format!("no {} MiB of host memory: {}", bytes >> 20, std::io::Error::last_os_error()));
     }
     // SAFETY: advice on our own mapping; a refusal only costs speed.
@@ -114,13 +117,13 @@ fn commit(start: usize, bytes: u64) -> Result<(), String> {
 
 /// Gives the prefix's addresses to the driver, so that the unit's private pages can be mapped there. None if it takes others.
 fn open_prefix(at: usize, bytes: u64) -> Option<u64> {
-    let start = std::ptr::with_exposed_provenance_mut(at);
-    // SAFETY: the range lies in our reservation and holds nothing.
-    let gone = unsafe { libc::munmap(start, bytes as usize) } == 0;
-    let got = vmm::reserve(bytes as usize, PAGE as usize, at as u64).ok()?;
-    if gone && got == at as u64 {
+    let got = vmm::reserve(bytes as usize, PAGE as usize, at as u64)
+        .inspect_err(|error| crate::log::debug!("no view at {at:#x}: {error}"))
+        .ok()?;
+    if got == at as u64 {
         return Some(got);
     }
+    crate::log::debug!("no view at {at:#x}: the driver gave {got:#x}");
     let _ = vmm::unreserve(got, bytes as usize);
     None
 }

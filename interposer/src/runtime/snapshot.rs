@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "registers an exit handler")]
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
@@ -147,12 +148,29 @@ fn hooks() -> Value {
 
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
+/// The report as it stood before the last model was let go: at the end of a program nothing is left to be told.
+static BEFORE: Mutex<Option<Value>> = Mutex::new(None);
+
+/// A model is about to be let go.
+pub(crate) fn remember() {
+    if super::config().report.is_some() {
+        let now = report();
+        *BEFORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(now);
+    }
+}
+
+fn last_word() -> Value {
+    let none_left = world().models.is_empty();
+    let before = BEFORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+    before.filter(|_| none_left).unwrap_or_else(report)
+}
+
 /// Writes the report to the configured path, whole or not at all.
 pub(crate) fn write() {
     let Some(path) = super::config().report.as_ref() else { return };
     WRITTEN.store(true, Ordering::Relaxed);
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    let text = format!("{:#}\n", report());
+    let text = format!("{:#}\n", last_word());
     let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path));
     if let Err(error) = written {
         crate::log::warning!("the report could not be written to {}: {error}", path.display());

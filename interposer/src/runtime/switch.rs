@@ -134,12 +134,12 @@ fn only(mut profile: PassProfile, units: &[UnitId]) -> PassProfile {
     profile
 }
 
-/// A plan for a model that comes when a ring is already turning: the ring stays as it is.
+/// A plan for a model that comes when a ring is already turning: the ring stays as it is, and the model gets what the budget has left.
 fn increment(request: &Request) -> Result<Plan, flextensor_core::error::CoreError> {
-    let world = world();
-    let before = world.decided.get(&request.device).map(|decided| decided.plan.clone()).unwrap_or_default();
-    drop(world);
-    plan_increment(&before, &request.plan)
+    let before = world().decided.get(&request.device).map(|decided| decided.plan.clone()).unwrap_or_default();
+    let mut rest = request.plan.clone();
+    rest.budget = rest.budget.map(|budget| budget.saturating_sub(before.ring_bytes));
+    plan_increment(&before, &rest)
 }
 
 /// Everything fits, or nothing may move: launches need not look at these weights any more.
@@ -355,8 +355,13 @@ fn announce(request: &Request, plan: &Plan) {
 }
 
 fn remember(request: &Request, plan: Plan, took_ms: f64, closed_ms: f64, refused: Option<String>) {
+    let mut world = world();
+    let before = world.decided.remove(&request.device).filter(|before| before.plan.ring_pages > 0);
     let decided = Decided {
-        plan,
+        plan: match before {
+            Some(before) => before.plan.with_increment(plan),
+            None => plan,
+        },
         budget: request.plan.budget,
         link: request.plan.link.clone(),
         fixed_bytes: request.plan.fixed_bytes,
@@ -366,7 +371,7 @@ fn remember(request: &Request, plan: Plan, took_ms: f64, closed_ms: f64, refused
         closed_ms,
         refused,
     };
-    world().decided.insert(request.device, decided);
+    world.decided.insert(request.device, decided);
 }
 
 /// Whether any model is past learning.
