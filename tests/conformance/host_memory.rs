@@ -7,7 +7,7 @@ use harness::pattern;
 
 pub(crate) fn observe(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
     let driver = &gpu.driver;
-    let mut memory = vec![0u8; 5 * PAGE];
+    let mut memory = vec![0u8; 6 * PAGE];
     let own = memory.as_ptr() as u64;
     let begin = own.next_multiple_of(PAGE as u64);
     let offset = (begin - own) as usize;
@@ -39,7 +39,11 @@ pub(crate) fn observe(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
     facts.code("unregistering an inner address", driver.host_unregister(begin + 4096), 1);
     facts.code("unregistering", driver.host_unregister(begin), 0);
     facts.code("unregistering twice", driver.host_unregister(begin), 713);
-    facts.code("a copy half from a registration", driver.copy_h2d(target, across, 2 * PAGE), 1);
+    facts.code("a copy that runs into a registration", driver.copy_h2d(target, across, 2 * PAGE), 0);
+    // The memory behind the second registration is not registered.
+    let last = middle + PAGE as u64;
+    let longer = PAGE + PAGE / 4;
+    facts.code("a copy that runs out of a registration", driver.copy_h2d(target, last, longer), 1);
     facts.code("unregistering the other", driver.host_unregister(middle), 0);
 
     let pinned = gpu.host_alloc(PAGE)?;

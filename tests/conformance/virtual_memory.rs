@@ -64,8 +64,8 @@ fn whole_handles_only(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
     facts.code("unmapping where nothing is", driver.mem_unmap(place, PAGE), 0);
     facts.code("mapping at a distance", driver.mem_map(place, 2 * PAGE, 0, large, 0), 0);
     facts.code("mapping behind a hole", driver.mem_map(place + 3 * PAGE as u64, PAGE, 0, next, 0), 0);
-    facts.code("access to part of a mapping", driver.set_access(place, PAGE, &access, 1), 0);
-    facts.code("access across a hole", driver.set_access(place, 4 * PAGE, &access, 1), 1);
+    facts.code("access to part of a mapping", driver.set_access(place, PAGE, &access, 1), 1);
+    facts.code("access across a hole", driver.set_access(place, 4 * PAGE, &access, 1), 0);
     facts.code(
         "unmapping part of a mapping across a hole",
         driver.mem_unmap(place + PAGE as u64, 3 * PAGE),
@@ -150,7 +150,7 @@ fn host_location(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
     let code = driver.address_range(&mut base, &mut bytes, place);
     facts.code("asking for the range of a host-located mapping", code, 0);
     facts.state("base of the range of a host-located mapping", base, 0);
-    facts.state("bytes of the range of a host-located mapping, from 0", bytes as u64 - place, PAGE as u64);
+    facts.state("bytes of the range of a host-located mapping", bytes as u64, PAGE as u64);
     gpu.unmap(place, PAGE)?;
     driver.mem_release(handle);
     driver.address_free(place, PAGE);

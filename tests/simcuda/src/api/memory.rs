@@ -65,7 +65,7 @@ fn address_range(base: Out<u64>, bytes: Out<usize>, address: u64) -> Done {
     let view = space::view();
     let (start, length) = match view.mapping(address) {
         // What a driver answers for host-located mappings, as measured.
-        Some((start, mapping)) if mapping.object.place == physical::Place::Host => (0, start + mapping.bytes),
+        Some((_, mapping)) if mapping.object.place == physical::Place::Host => (0, mapping.bytes),
         Some((start, mapping)) => (start, mapping.requested),
         None => {
             view.host_range(address).map(|(start, range)| (start, range.bytes)).ok_or(Status::NOT_FOUND)?

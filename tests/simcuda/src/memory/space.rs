@@ -71,7 +71,7 @@ pub(crate) struct Piece {
 pub(crate) enum HostKind {
     Pageable,
     Pinned,
-    /// Partly in one registration, partly elsewhere.
+    /// Begins in a registration and ends elsewhere.
     Crossing,
 }
 
@@ -195,20 +195,14 @@ impl Space {
         Ok(())
     }
 
-    /// The mappings made by `map` that fill the range exactly.
+    /// The mappings made by `map` in a range that begins and ends with one; holes between are no error, as on a GPU.
     ///
     /// # Errors
-    /// `INVALID_VALUE` when the range has holes, or cuts a mapping.
-    pub(crate) fn whole(&self, address: u64, bytes: u64) -> Result<Vec<u64>, Status> {
-        let mut bases = Vec::new();
-        let mut at = address;
-        let end = address.checked_add(bytes).ok_or(Status::INVALID_VALUE)?;
-        while at < end {
-            let mapping = self.mappings.get(&at).filter(|mapping| mapping.allocation.is_none());
-            bases.push(at);
-            at += mapping.ok_or(Status::INVALID_VALUE)?.bytes;
-        }
-        if at == end && !bases.is_empty() { Ok(bases) } else { Err(Status::INVALID_VALUE) }
+    /// `INVALID_VALUE` when an end of the range is not mapped, or the range cuts a mapping.
+    pub(crate) fn spanned(&self, address: u64, bytes: u64) -> Result<Vec<u64>, Status> {
+        let bases = self.uncut(address, bytes)?;
+        let ends = self.mapping(address).is_some() && self.mapping(address + bytes - 1).is_some();
+        if ends { Ok(bases) } else { Err(Status::INVALID_VALUE) }
     }
 
     /// The mappings made by `map` that lie in the range; holes are no error, as on a GPU.
@@ -243,7 +237,7 @@ impl Space {
         who: Option<usize>,
         flags: (bool, bool),
     ) -> Done {
-        for base in self.whole(address, bytes)? {
+        for base in self.spanned(address, bytes)? {
             let Some(mapping) = self.mappings.get_mut(&base) else { continue };
             match who {
                 Some(device) => {
@@ -347,8 +341,8 @@ impl Space {
             let whole = address + bytes <= base + range.bytes;
             return if whole { HostKind::Pinned } else { HostKind::Crossing };
         }
-        let touched = overlaps(&self.host, address, bytes.max(1), |range| range.bytes);
-        if touched { HostKind::Crossing } else { HostKind::Pageable }
+        // What begins outside is pageable wherever it ends, as measured.
+        HostKind::Pageable
     }
 
     /// Checks that a device may reach a range.
