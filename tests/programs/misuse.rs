@@ -5,6 +5,7 @@ use harness::driver::{Failure, check};
 use harness::gpu::Argument::{Number, Struct, Word};
 use harness::gpu::{self, Gpu, Handle, PAGE, Style};
 use harness::pattern;
+use harness::sim::Sim;
 use std::time::Instant;
 
 type Done = Result<(), Failure>;
@@ -216,6 +217,10 @@ fn memory_limit() -> Done {
     let (mut free, mut total) = (0, 0);
     check("cuMemGetInfo", stage.gpu.driver.mem_info(&mut free, &mut total))?;
     say("total", total as u64);
+    if let Some(sim) = Sim::find() {
+        say("in use", sim.stat("device_bytes"));
+        say("free and in use", sim.stat("device_bytes") + free as u64);
+    }
     Ok(())
 }
 
