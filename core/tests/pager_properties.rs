@@ -114,10 +114,11 @@ fn lay_around(ring: u32, units: &mut [(u32, u32)]) {
 
 fn kinds() -> impl Strategy<Value = Kind> {
     let effect = prop_oneof![
-        4 => Just(Effect::Reads),
+        3 => Just(Effect::Reads(0, usize::MAX)),
+        1 => (0usize..3, 1usize..3).prop_map(|(first, count)| Effect::Reads(first, count)),
         2 => Just(Effect::Nothing),
-        1 => (1usize..4).prop_map(Effect::Writes),
-        1 => Just(Effect::Writes(usize::MAX)),
+        1 => (0usize..3, 1usize..3).prop_map(|(first, count)| Effect::Writes(first, count)),
+        1 => Just(Effect::Writes(0, usize::MAX)),
     ];
     let certainty = prop_oneof![
         2 => Just(Certainty::Owner),
@@ -194,9 +195,7 @@ impl Program {
             Action::Finish { thread, refused } => self.finish(thread, refused),
             Action::Hidden { stream, unit } => {
                 let unit = unit_of(unit);
-                if !self
-                    .is_open(|shown| shown.hit.unit.0 == unit && matches!(shown.effect, Effect::Writes(_)))
-                {
+                if !self.is_open(|shown| shown.hit.unit.0 == unit && shown.effect.writes()) {
                     self.world.launch_hidden(StreamId(stream), unit);
                 }
             }
@@ -236,13 +235,9 @@ impl Program {
     }
 
     fn shown(&self, unit: u32, kind: Kind) -> Shown {
-        let writes = matches!(kind.effect, Effect::Writes(_));
-        let conflicts = self.is_open(|other| {
-            let both_read = !writes && !matches!(other.effect, Effect::Writes(_));
-            other.hit.unit.0 == unit && other.effect != Effect::Nothing && !both_read
-        });
+        let conflicts = self.is_open(|other| other.hit.unit.0 == unit && kind.effect.conflicts(other.effect));
         let effect = if conflicts { Effect::Nothing } else { kind.effect };
-        let access = if writes || !kind.proven { Access::Write } else { Access::Read };
+        let access = if effect.writes() || !kind.proven { Access::Write } else { Access::Read };
         let Kind { certainty, hold, can_redirect, .. } = kind;
         Shown { hit: Hit { unit: UnitId(unit), access, certainty, hold, can_redirect }, effect }
     }
@@ -317,7 +312,7 @@ fn config(cases: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(config(4000))]
+    #![proptest_config(config(10_000))]
 
     #[test]
     fn no_program_sees_a_wrong_byte(setting in settings(), actions in prop::collection::vec(actions(), 1..60)) {

@@ -41,7 +41,7 @@ impl Pager {
         if self.slots[slot].current {
             // Its next use may follow before this one is known to have ended.
             if self.orders.expected_slot() == Some(slot as u32) {
-                self.orders.take(0, |_| ());
+                self.orders.take(0);
             }
             self.counters.visits += 1;
             return None;
@@ -60,8 +60,7 @@ impl Pager {
             self.counters.visits += 1;
             return None;
         };
-        let slots = &mut self.slots;
-        let taken = self.orders.take(distance, |skipped| slots[skipped as usize].awaiting = false)?;
+        let taken = self.orders.take(distance)?;
         self.counters.uses += 1;
         self.counters.mispredictions += u64::from(distance > 0);
         self.strays = 0;
@@ -163,7 +162,7 @@ impl Pager {
             state.occupied -= 1;
             state.present -= u32::from(valid);
             state.awaiting = false;
-            if state.occupied == 0 && old != slot {
+            if state.occupied == 0 {
                 state.give_back_events(&mut self.events);
             }
         }
@@ -183,6 +182,7 @@ impl Pager {
             out.extend(elsewhere.into_iter().flatten().map(|event| Command::WaitOnCopy { copy, event }));
         }
         if state.dirty {
+            // The write left both marks clear: the other copy stream waits for the write-back before it takes any page.
             self.write_back(slot, copy, out);
         }
     }
@@ -199,8 +199,6 @@ impl Pager {
         self.counters.pages_back += u64::from(pages);
         let event = *state.write_backs[copy as usize].get_or_insert_with(|| self.events.take());
         state.shadow_guarded[copy.other() as usize] = false;
-        // It also reads pages that the other copy stream may take later.
-        state.guarded[copy.other() as usize] = false;
         out.push(Command::RecordCopy { copy, event });
     }
 

@@ -97,11 +97,10 @@ impl Orders {
         self.orders.iter().map(|o| o.uses.len()).sum()
     }
 
-    /// The use `distance` ahead begins: calls `skipped` for those before it, and expects the one after it.
-    pub(super) fn take(&mut self, distance: usize, mut skipped: impl FnMut(u32)) -> Option<OrderedUse> {
+    /// The use `distance` ahead begins; the one after it is expected.
+    pub(super) fn take(&mut self, distance: usize) -> Option<OrderedUse> {
         let mut place = self.settle(self.expected)?;
         for _ in 0..distance {
-            skipped(self.at(place)?.slot);
             place = self.settle(Place { index: place.index + 1, ..place })?;
         }
         let taken = self.at(place)?;

@@ -31,10 +31,10 @@ pub(crate) enum Place {
 pub(crate) struct Use {
     pub(crate) unit: UnitId,
     pub(crate) place: Place,
-    /// Versions that it must see on each page.
-    pub(crate) sees: Vec<u32>,
-    /// Version that it leaves on its first so many pages.
-    pub(crate) leaves: Option<(u32, usize)>,
+    /// Versions that it must see on each page; none where it does not look.
+    pub(crate) sees: Vec<Option<u32>>,
+    /// Version that it leaves on those pages.
+    pub(crate) leaves: Option<u32>,
 }
 
 /// A unit's memory.
@@ -321,16 +321,15 @@ impl Gpu {
         let Use { unit, place, ref sees, leaves } = *used;
         let mut wrong = None;
         for (page, &version) in sees.iter().enumerate() {
-            let writes = leaves.is_some_and(|(_, count)| page < count);
+            let Some(version) = version else { continue };
             let here = self.page_mut(unit, page, place);
-            let sees = Content::Of { unit: unit.0, page: page as u32, version };
-            let must = if writes && step == 2 { Content::Torn } else { sees };
+            let of = |version| Content::Of { unit: unit.0, page: page as u32, version };
+            let must = if leaves.is_some() && step == 2 { Content::Torn } else { of(version) };
             if *here != must {
                 wrong = Some(format!("page {page} of {unit:?} in {place:?} holds {here:?}, should {must:?}"));
             }
-            if let Some((version, _)) = leaves.filter(|_| writes && step > 0) {
-                let whole = Content::Of { unit: unit.0, page: page as u32, version };
-                *here = if step == 1 { Content::Torn } else { whole };
+            if let Some(version) = leaves.filter(|_| step > 0) {
+                *here = if step == 1 { Content::Torn } else { of(version) };
             }
         }
         wrong

@@ -6,14 +6,34 @@ use flextensor_core::units::UnitId;
 
 use super::gpu::{Gpu, OpId, Place, Use};
 
-/// What a launch really does to a unit that it shows; the pager does not know.
+/// What a launch really does to a unit that it shows; the pager does not know. Pages are `(first, count)`, cut to the unit:
+/// a unit may be a group of weights, and a launch touches one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Effect {
     /// A stale word: it neither reads nor writes.
     Nothing,
-    Reads,
-    /// Writes so many pages (at least one), and reads the rest.
-    Writes(usize),
+    Reads(usize, usize),
+    Writes(usize, usize),
+}
+
+impl Effect {
+    fn touches(self, page: usize) -> bool {
+        match self {
+            Effect::Nothing => false,
+            Effect::Reads(first, count) | Effect::Writes(first, count) => {
+                page >= first && page - first < count
+            }
+        }
+    }
+
+    pub(crate) fn writes(self) -> bool {
+        matches!(self, Effect::Writes(..))
+    }
+
+    /// Whether a correct program must order the two.
+    pub(crate) fn conflicts(self, other: Effect) -> bool {
+        (self.writes() || other.writes()) && (0..64).any(|page| self.touches(page) && other.touches(page))
+    }
 }
 
 /// One unit that a launch shows.
@@ -32,13 +52,13 @@ pub(crate) fn reads(unit: u32) -> Shown {
         hold: false,
         can_redirect: true,
     };
-    Shown { hit, effect: Effect::Reads }
+    Shown { hit, effect: Effect::Reads(0, usize::MAX) }
 }
 
 /// A write of the whole unit in the owner's forward.
 pub(crate) fn writes(unit: u32) -> Shown {
     let shown = reads(unit);
-    Shown { hit: Hit { access: Access::Write, ..shown.hit }, effect: Effect::Writes(usize::MAX) }
+    Shown { hit: Hit { access: Access::Write, ..shown.hit }, effect: Effect::Writes(0, usize::MAX) }
 }
 
 impl Shown {
@@ -94,15 +114,41 @@ impl Open {
     }
 }
 
+/// What the program knows of one page of a unit.
+#[derive(Clone, Debug, Default)]
+struct Page {
+    version: u32,
+    last_write: Option<OpId>,
+    reads_since: Vec<OpId>,
+}
+
 /// What the program knows of one unit.
 #[derive(Debug)]
 struct Known {
-    versions: Vec<u32>,
+    pages: Vec<Page>,
     writes: u32,
-    last_write: Option<OpId>,
-    reads_since: Vec<OpId>,
     /// Streams on which launches may read it without showing it.
     held_on: Vec<StreamId>,
+}
+
+impl Known {
+    /// What a launch with this effect comes behind.
+    fn behind(&self, effect: Effect) -> Vec<OpId> {
+        let touched = (0..).zip(&self.pages).filter(|(page, _)| effect.touches(*page));
+        let each = touched.flat_map(|(_, page)| {
+            page.last_write.iter().chain(page.reads_since.iter().filter(|_| effect.writes())).copied()
+        });
+        let mut behind: Vec<OpId> = each.collect();
+        behind.sort_unstable();
+        behind.dedup();
+        behind
+    }
+
+    /// Versions that a launch with this effect sees.
+    fn sees(&self, effect: Effect) -> Vec<Option<u32>> {
+        let pages = (0..).zip(&self.pages);
+        pages.map(|(number, page)| effect.touches(number).then_some(page.version)).collect()
+    }
 }
 
 #[derive(Debug)]
@@ -126,10 +172,8 @@ impl World {
             pager.add_unit(UnitId(unit), start, pages);
         }
         let known = units.iter().map(|&(_, pages)| Known {
-            versions: vec![0; pages as usize],
+            pages: vec![Page::default(); pages as usize],
             writes: 0,
-            last_write: None,
-            reads_since: Vec::new(),
             held_on: Vec::new(),
         });
         Self {
@@ -162,13 +206,8 @@ impl World {
     /// The program orders the launch behind what it conflicts with, then the pager checks it.
     pub(crate) fn acquire(&mut self, stream: StreamId, shown: &[Shown]) -> Open {
         for shown in shown {
-            let known = &self.known[shown.hit.unit.0 as usize];
-            let behind_reads = matches!(shown.effect, Effect::Writes(_));
-            let reads = known.reads_since.iter().filter(|_| behind_reads);
-            let behind: Vec<OpId> = known.last_write.iter().chain(reads).copied().collect();
-            if shown.effect != Effect::Nothing {
-                behind.into_iter().for_each(|op| self.gpu.wait_for(stream, op));
-            }
+            let behind = self.known[shown.hit.unit.0 as usize].behind(shown.effect);
+            behind.into_iter().for_each(|op| self.gpu.wait_for(stream, op));
         }
         let hits: Vec<Hit> = shown.iter().map(|shown| shown.hit).collect();
         let mut verdicts = vec![Verdict::Ready; hits.len()];
@@ -213,12 +252,11 @@ impl World {
             return false;
         }
         let place = if self.pager.streams(UnitId(unit)) { Place::Ring } else { Place::Private };
-        let used = Use { unit: UnitId(unit), place, sees: known.versions.clone(), leaves: None };
-        if let Some(op) = known.last_write {
-            self.gpu.wait_for(stream, op);
-        }
+        let all = Effect::Reads(0, usize::MAX);
+        let used = Use { unit: UnitId(unit), place, sees: known.sees(all), leaves: None };
+        known.behind(all).into_iter().for_each(|op| self.gpu.wait_for(stream, op));
         let op = self.gpu.launch(stream, vec![used]);
-        self.note(op, UnitId(unit), Effect::Reads);
+        self.note(op, UnitId(unit), all);
         true
     }
 
@@ -254,9 +292,10 @@ impl World {
         memory.private = memory.shadow.clone();
         self.pager.remove(unit);
         let known = &self.known[unit.0 as usize];
-        let used = Use { unit, place: Place::Private, sees: known.versions.clone(), leaves: None };
-        // A fresh stream stands for the host: it is ordered behind the writes that the program knows to be done.
-        if known.last_write.is_none_or(|op| self.gpu.is_done(op)) {
+        let all = Effect::Reads(0, usize::MAX);
+        let used = Use { unit, place: Place::Private, sees: known.sees(all), leaves: None };
+        // A stream of its own stands for the host, which looks at once.
+        if known.behind(all).into_iter().all(|op| self.gpu.is_done(op)) {
             self.gpu.launch(StreamId(1000), vec![used]);
             self.gpu.run_stream_only(StreamId(1000));
         } else {
@@ -288,25 +327,19 @@ impl World {
     fn use_of(&self, open: &Open, index: usize) -> Option<Use> {
         let Shown { hit, effect } = open.shown[index];
         let known = &self.known[hit.unit.0 as usize];
-        let leaves = match effect {
-            Effect::Nothing => return None,
-            Effect::Reads => None,
-            Effect::Writes(pages) => Some((known.writes + 1, pages.clamp(1, known.versions.len()))),
-        };
-        Some(Use { unit: hit.unit, place: open.place(index), sees: known.versions.clone(), leaves })
+        let leaves = effect.writes().then_some(known.writes + 1);
+        let used = Use { unit: hit.unit, place: open.place(index), sees: known.sees(effect), leaves };
+        (effect != Effect::Nothing).then_some(used)
     }
 
     fn note(&mut self, op: OpId, unit: UnitId, effect: Effect) {
         let known = &mut self.known[unit.0 as usize];
-        match effect {
-            Effect::Nothing => {}
-            Effect::Reads => known.reads_since.push(op),
-            Effect::Writes(pages) => {
-                known.writes += 1;
-                let pages = pages.clamp(1, known.versions.len());
-                known.versions[..pages].fill(known.writes);
-                known.last_write = Some(op);
-                known.reads_since.clear();
+        known.writes += u32::from(effect.writes());
+        for (_, page) in (0..).zip(&mut known.pages).filter(|(page, _)| effect.touches(*page)) {
+            if effect.writes() {
+                *page = Page { version: known.writes, last_write: Some(op), reads_since: Vec::new() };
+            } else {
+                page.reads_since.push(op);
             }
         }
     }
