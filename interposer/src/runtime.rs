@@ -108,10 +108,8 @@ pub(crate) fn drop_model(id: ModelId) {
             known.members.retain(|member| member.model != id);
             known.members.is_empty()
         };
-        if alone {
-            if let Err(error) = release_unit(unit, Why::ModelGone) {
-                crate::log::warning!("a weight of a model that is gone could not get private memory ({error}); it stays in the ring");
-            }
+        if alone && let Err(error) = release_unit(unit, Why::ModelGone) {
+            crate::log::warning!("a weight of a model that is gone could not get private memory ({error}); it stays in the ring");
         }
     }
 }

@@ -77,6 +77,9 @@ fn attempt(stream: Stream, shown: &[(Meaning, bool)], issue: &mut impl FnMut() -
         if ring.failed.is_some() {
             return Ok(CUresult::CUDA_ERROR_UNKNOWN);
         }
+        if let Some(hit) = hits.iter().find(|hit| ring.unit(hit.unit).is_none()) {
+            return Err(hit.unit);
+        }
         ring.acquire(stream, &hits, &mut verdicts);
         let stuck = hits.iter().zip(&verdicts).find(|(_, verdict)| !verdict.in_place());
         if let Some((hit, _)) = stuck {

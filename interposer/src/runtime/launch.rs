@@ -135,6 +135,10 @@ fn launch_streamed(
             return Ok(CUresult::CUDA_ERROR_UNKNOWN);
         }
         collect_hits(ring, launch, scratch);
+        // A weight on another device's ring is ordered there, not here.
+        if let Some(hit) = scratch.hits.iter().find(|hit| ring.unit(hit.unit).is_none()) {
+            return Err(hit.unit);
+        }
         scratch.verdicts.clear();
         scratch.verdicts.resize(scratch.hits.len(), Verdict::Ready);
         ring.acquire(launch.stream, &scratch.hits, &mut scratch.verdicts);

@@ -3,6 +3,7 @@
 
 #![expect(unsafe_code, reason = "copies between our pinned memory and addresses that we mapped")]
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use flextensor_core::pager::{Command, CopyStream, EventId, Hit, Pager, Progress, StreamId, Verdict};
@@ -12,10 +13,11 @@ use super::arena::PAGE;
 use super::shadow::Shadow;
 use super::verify;
 use super::words::Word;
-use crate::ffi::context::Context;
+use crate::ffi::context::{self, Context};
 use crate::ffi::event::{self, Event};
-use crate::ffi::result::CudaResult;
+use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::stream::{self, Stream};
+use crate::ffi::types::{CUresult, CUstream};
 use crate::ffi::vmm::Handle;
 use crate::ffi::copy;
 
@@ -201,9 +203,16 @@ impl Streaming {
 
     fn perform_one(&mut self, command: Command) -> CudaResult<()> {
         match command {
-            Command::WaitOnStream { stream, event } => stream::wait(program_stream(stream), self.event(event)?),
+            Command::WaitOnStream { stream, event } => match program_stream(stream) {
+                Some(stream) => stream::wait(stream, self.event(event)?),
+                None => Err(CudaError(CUresult::CUDA_ERROR_INVALID_HANDLE)),
+            },
             Command::WaitOnCopy { copy, event } => stream::wait(self.gpu.copies[copy as usize], self.event(event)?),
-            Command::RecordReader { stream, event } => event::record(self.event(event)?, program_stream(stream)),
+            Command::RecordReader { stream, event } => match program_stream(stream) {
+                Some(stream) => event::record(self.event(event)?, stream),
+                // Another thread's own stream cannot be marked from here: wait for all there is instead.
+                None => context::synchronize(),
+            },
             Command::RecordCopy { copy, event } => event::record(self.event(event)?, self.gpu.copies[copy as usize]),
             Command::CopyIn { copy, unit, first, pages } => self.copy_in(copy, unit, u64::from(first), u64::from(pages)),
             Command::WriteBack { copy, unit, first, pages } => self.write_back(copy, unit, u64::from(first), u64::from(pages)),
@@ -254,11 +263,67 @@ pub(crate) fn forget_stream(stream: Stream) {
     }
 }
 
-/// The pager's name of a stream.
+/// The pager's name of a stream. The legacy default stream has two handles; each thread's own default stream has the same one, so that
+/// the thread's number goes into the name.
 pub(crate) fn stream_id(stream: Stream) -> StreamId {
-    StreamId(stream.number() as u64)
+    match stream.number() as u64 {
+        LEGACY => StreamId(0),
+        PER_THREAD => StreamId(thread_number() << 32 | PER_THREAD),
+        handle => StreamId(handle),
+    }
 }
 
-fn program_stream(stream: StreamId) -> Stream {
-    Stream::from(std::ptr::with_exposed_provenance_mut::<_>(stream.0 as usize) as crate::ffi::types::CUstream)
+const LEGACY: u64 = 1;
+const PER_THREAD: u64 = 2;
+
+/// The stream behind a name. None for another thread's own default stream: only that thread can reach it.
+fn program_stream(stream: StreamId) -> Option<Stream> {
+    let handle = if stream.0 & u64::from(u32::MAX) == PER_THREAD {
+        if stream.0 >> 32 != thread_number() {
+            return None;
+        }
+        PER_THREAD
+    } else {
+        stream.0
+    };
+    let raw: CUstream = std::ptr::with_exposed_provenance_mut(handle as usize);
+    Some(Stream::from(raw))
+}
+
+fn thread_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static NUMBER: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+    let number = NUMBER.try_with(std::cell::Cell::get).unwrap_or(0);
+    if number != 0 {
+        return number;
+    }
+    let made = NEXT.fetch_add(1, Ordering::Relaxed);
+    let _ = NUMBER.try_with(|cell| cell.set(made));
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(handle: usize) -> StreamId {
+        let raw: CUstream = std::ptr::without_provenance_mut(handle);
+        stream_id(Stream::from(raw))
+    }
+
+    #[test]
+    fn both_handles_of_the_legacy_stream_are_one_stream() {
+        assert_eq!(named(0), named(1));
+    }
+
+    #[test]
+    fn the_own_default_streams_of_two_threads_are_two_streams() {
+        let here = named(2);
+        let there = std::thread::spawn(|| named(2)).join().expect("the thread only names a stream");
+        assert_ne!(here, there);
+        assert!(program_stream(here).is_some());
+        assert!(program_stream(there).is_none());
+    }
 }
