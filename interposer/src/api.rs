@@ -91,7 +91,13 @@ pub(crate) unsafe extern "C" fn ft_model_begin(name: *const c_char) -> u64 {
 /// # Safety
 /// The texts are null or C strings.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn ft_model_owner(model: u64, owner: u32, path: *const c_char, class: *const c_char, trap: i32) -> i32 {
+pub(crate) unsafe extern "C" fn ft_model_owner(
+    model: u64,
+    owner: u32,
+    path: *const c_char,
+    class: *const c_char,
+    trap: i32,
+) -> i32 {
     // SAFETY: the caller's promise.
     let path = unsafe { text(path) }.unwrap_or_default();
     // SAFETY: the caller's promise.
@@ -110,7 +116,14 @@ pub(crate) unsafe extern "C" fn ft_model_owner(model: u64, owner: u32, path: *co
 /// # Safety
 /// `name` is null or a C string.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) unsafe extern "C" fn ft_model_weight(model: u64, name: *const c_char, address: u64, bytes: u64, owner: u32, flags: u32) -> i32 {
+pub(crate) unsafe extern "C" fn ft_model_weight(
+    model: u64,
+    name: *const c_char,
+    address: u64,
+    bytes: u64,
+    owner: u32,
+    flags: u32,
+) -> i32 {
     // SAFETY: the caller's promise.
     let name = unsafe { text(name) }.unwrap_or_default();
     call(NOT_NOW, || match world().models.get_mut(&ModelId(model)) {
@@ -223,7 +236,8 @@ pub(crate) extern "C" fn ft_report_write() {
 /// `bytes` is null or valid for a write.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn ft_arena(bytes: *mut u64) -> u64 {
-    let (base, length) = call((0, 0), || runtime::arena::arena().map_or((0, 0), |arena| (arena.base(), arena.bytes())));
+    let (base, length) =
+        call((0, 0), || runtime::arena::arena().map_or((0, 0), |arena| (arena.base(), arena.bytes())));
     if !bytes.is_null() {
         // SAFETY: the caller's promise.
         unsafe { bytes.write(length) };

@@ -60,7 +60,10 @@ pub(crate) fn start(config: Config) -> Result<(), String> {
 /// The configuration of this run.
 pub(crate) fn config() -> &'static Config {
     // A handler runs only after `start`; a caller of the C interface that is earlier gets the defaults.
-    CONFIG.get_or_init(|| flextensor_config::preload(std::iter::empty(), None).unwrap_or_else(|_| unreachable!("the defaults are valid")))
+    CONFIG.get_or_init(|| {
+        flextensor_config::preload(std::iter::empty(), None)
+            .unwrap_or_else(|_| unreachable!("the defaults are valid"))
+    })
 }
 
 /// Phase counts as configured.
@@ -93,7 +96,8 @@ fn device_of_meaning(meaning: Meaning) -> Option<i32> {
 
 /// Rings are few and know their units; asking them needs no world lock.
 fn device_of_unit(unit: UnitId) -> Option<i32> {
-    (0..streaming::MAX_DEVICES as i32).find(|&device| streaming::ring_of(device).as_ref().is_some_and(|ring| ring.unit(unit).is_some()))
+    (0..streaming::MAX_DEVICES as i32)
+        .find(|&device| streaming::ring_of(device).as_ref().is_some_and(|ring| ring.unit(unit).is_some()))
 }
 
 /// The program let the model go: its units that no other model holds become private, and are forgotten.
@@ -109,7 +113,9 @@ pub(crate) fn drop_model(id: ModelId) {
             known.members.is_empty()
         };
         if alone && let Err(error) = release_unit(unit, Why::ModelGone) {
-            crate::log::warning!("a weight of a model that is gone could not get private memory ({error}); it stays in the ring");
+            crate::log::warning!(
+                "a weight of a model that is gone could not get private memory ({error}); it stays in the ring"
+            );
         }
     }
 }
@@ -126,7 +132,7 @@ pub(crate) fn make_private(address: u64) -> CudaResult<bool> {
         Meaning::Streamed(unit) => {
             release_unit(unit, Why::Asked)?;
             Ok(true)
-        },
+        }
     }
 }
 

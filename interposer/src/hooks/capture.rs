@@ -74,7 +74,8 @@ pub(super) fn add_kernel_node_before_12(
     params: *const CUDA_KERNEL_NODE_PARAMS_v1,
 ) -> Outcome {
     // SAFETY: the program passes the node's parameters to the driver in this very call.
-    let kept = unsafe { params.as_ref() }.map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
+    let kept = unsafe { params.as_ref() }
+        .map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
     kept_or_fail(kept)
 }
 
@@ -95,7 +96,8 @@ pub(super) fn add_kernel_node(
     params: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Outcome {
     // SAFETY: the program passes the node's parameters to the driver in this very call.
-    let kept = unsafe { params.as_ref() }.map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
+    let kept = unsafe { params.as_ref() }
+        .map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
     kept_or_fail(kept)
 }
 
@@ -108,7 +110,8 @@ pub(super) fn set_exec_kernel_node_before_12(
     params: *const CUDA_KERNEL_NODE_PARAMS_v1,
 ) -> Outcome {
     // SAFETY: the program passes the node's parameters to the driver in this very call.
-    let kept = unsafe { params.as_ref() }.map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
+    let kept = unsafe { params.as_ref() }
+        .map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
     kept_or_fail(kept)
 }
 
@@ -121,6 +124,7 @@ pub(super) fn set_exec_kernel_node(
     params: *const CUDA_KERNEL_NODE_PARAMS_v2,
 ) -> Outcome {
     // SAFETY: the program passes the node's parameters to the driver in this very call.
-    let kept = unsafe { params.as_ref() }.map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
+    let kept = unsafe { params.as_ref() }
+        .map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
     kept_or_fail(kept)
 }

@@ -45,13 +45,25 @@ unsafe fn slices_of(copy: *const Memcpy3D) -> Vec<Operand> {
         let rows = height.max(copy.height);
         span(pitch.saturating_mul(rows), span(pitch, copy.width_in_bytes, copy.height), copy.depth)
     };
-    let start = |base: u64, pitch: usize, height: usize, [x, y, z]: [usize; 3]| base + (pitch * (height.max(copy.height) * z + y) + x) as u64;
+    let start = |base: u64, pitch: usize, height: usize, [x, y, z]: [usize; 3]| {
+        base + (pitch * (height.max(copy.height) * z + y) + x) as u64
+    };
     if matches!(copy.dst_memory_type, memory_type::DEVICE | memory_type::UNIFIED) {
-        let from = start(copy.dst_device, copy.dst_pitch, copy.dst_height, [copy.dst_x_in_bytes, copy.dst_y, copy.dst_z]);
+        let from = start(
+            copy.dst_device,
+            copy.dst_pitch,
+            copy.dst_height,
+            [copy.dst_x_in_bytes, copy.dst_y, copy.dst_z],
+        );
         operands.push(Operand::write(from, bytes(copy.dst_pitch, copy.dst_height)));
     }
     if matches!(copy.src_memory_type, memory_type::DEVICE | memory_type::UNIFIED) {
-        let from = start(copy.src_device, copy.src_pitch, copy.src_height, [copy.src_x_in_bytes, copy.src_y, copy.src_z]);
+        let from = start(
+            copy.src_device,
+            copy.src_pitch,
+            copy.src_height,
+            [copy.src_x_in_bytes, copy.src_y, copy.src_z],
+        );
         operands.push(Operand::read(from, bytes(copy.src_pitch, copy.src_height)));
     }
     operands
@@ -61,7 +73,12 @@ unsafe fn slices_of(copy: *const Memcpy3D) -> Vec<Operand> {
 ///
 /// # Safety
 /// Each list has `count` entries.
-unsafe fn batch_of(dsts: *const CUdeviceptr, srcs: *const CUdeviceptr, sizes: *const usize, count: usize) -> Vec<Operand> {
+unsafe fn batch_of(
+    dsts: *const CUdeviceptr,
+    srcs: *const CUdeviceptr,
+    sizes: *const usize,
+    count: usize,
+) -> Vec<Operand> {
     if dsts.is_null() || srcs.is_null() || sizes.is_null() {
         return Vec::new();
     }
@@ -81,7 +98,11 @@ pub(super) fn any(
     src: CUdeviceptr,
     bytes: usize,
 ) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, src, bytes))
+    copies::handle(
+        Stream::from(call.null_stream),
+        &[Operand::write(dst, bytes), Operand::read(src, bytes)],
+        || call.invoke(dst, src, bytes),
+    )
 }
 
 pub(super) fn any_async(
@@ -91,7 +112,11 @@ pub(super) fn any_async(
     bytes: usize,
     stream: CUstream,
 ) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, src, bytes, stream))
+    copies::handle(
+        Stream::from(call.stream(stream)),
+        &[Operand::write(dst, bytes), Operand::read(src, bytes)],
+        || call.invoke(dst, src, bytes, stream),
+    )
 }
 
 pub(super) fn to_device(
@@ -104,7 +129,9 @@ pub(super) fn to_device(
     if let Err(code) = unsafe { copies::search_for_addresses(src.cast(), bytes) } {
         return Outcome::Fail(code);
     }
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, bytes)], || call.invoke(dst, src, bytes))
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, bytes)], || {
+        call.invoke(dst, src, bytes)
+    })
 }
 
 pub(super) fn to_device_async(
@@ -118,7 +145,9 @@ pub(super) fn to_device_async(
     if let Err(code) = unsafe { copies::search_for_addresses(src.cast(), bytes) } {
         return Outcome::Fail(code);
     }
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, bytes)], || call.invoke(dst, src, bytes, stream))
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, bytes)], || {
+        call.invoke(dst, src, bytes, stream)
+    })
 }
 
 pub(super) fn to_host(
@@ -127,7 +156,9 @@ pub(super) fn to_host(
     src: CUdeviceptr,
     bytes: usize,
 ) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::read(src, bytes)], || call.invoke(dst, src, bytes))
+    copies::handle(Stream::from(call.null_stream), &[Operand::read(src, bytes)], || {
+        call.invoke(dst, src, bytes)
+    })
 }
 
 pub(super) fn to_host_async(
@@ -137,7 +168,9 @@ pub(super) fn to_host_async(
     bytes: usize,
     stream: CUstream,
 ) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::read(src, bytes)], || call.invoke(dst, src, bytes, stream))
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::read(src, bytes)], || {
+        call.invoke(dst, src, bytes, stream)
+    })
 }
 
 pub(super) fn on_device(
@@ -146,7 +179,11 @@ pub(super) fn on_device(
     src: CUdeviceptr,
     bytes: usize,
 ) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, src, bytes))
+    copies::handle(
+        Stream::from(call.null_stream),
+        &[Operand::write(dst, bytes), Operand::read(src, bytes)],
+        || call.invoke(dst, src, bytes),
+    )
 }
 
 pub(super) fn on_device_async(
@@ -156,7 +193,11 @@ pub(super) fn on_device_async(
     bytes: usize,
     stream: CUstream,
 ) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, src, bytes, stream))
+    copies::handle(
+        Stream::from(call.stream(stream)),
+        &[Operand::write(dst, bytes), Operand::read(src, bytes)],
+        || call.invoke(dst, src, bytes, stream),
+    )
 }
 
 pub(super) fn peer(
@@ -167,7 +208,11 @@ pub(super) fn peer(
     src_ctx: CUcontext,
     bytes: usize,
 ) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, dst_ctx, src, src_ctx, bytes))
+    copies::handle(
+        Stream::from(call.null_stream),
+        &[Operand::write(dst, bytes), Operand::read(src, bytes)],
+        || call.invoke(dst, dst_ctx, src, src_ctx, bytes),
+    )
 }
 
 pub(super) fn peer_async(
@@ -181,7 +226,11 @@ pub(super) fn peer_async(
     bytes: usize,
     stream: CUstream,
 ) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, bytes), Operand::read(src, bytes)], || call.invoke(dst, dst_ctx, src, src_ctx, bytes, stream))
+    copies::handle(
+        Stream::from(call.stream(stream)),
+        &[Operand::write(dst, bytes), Operand::read(src, bytes)],
+        || call.invoke(dst, dst_ctx, src, src_ctx, bytes, stream),
+    )
 }
 
 pub(super) fn rows(
@@ -249,7 +298,9 @@ pub(super) fn batch_with_index(
 ) -> Outcome {
     // SAFETY: the program passes the lists, of `count` entries each, to the driver in this very call.
     let operands = unsafe { batch_of(dsts, srcs, sizes, count) };
-    copies::handle(Stream::from(call.stream(stream)), &operands, || call.invoke(dsts, srcs, sizes, count, attrs, attr_indices, num_attrs, failed, stream))
+    copies::handle(Stream::from(call.stream(stream)), &operands, || {
+        call.invoke(dsts, srcs, sizes, count, attrs, attr_indices, num_attrs, failed, stream)
+    })
 }
 
 #[expect(clippy::too_many_arguments, reason = "the driver's signature")]
@@ -277,7 +328,9 @@ pub(super) fn batch(
 ) -> Outcome {
     // SAFETY: the program passes the lists, of `count` entries each, to the driver in this very call.
     let operands = unsafe { batch_of(dsts, srcs, sizes, count) };
-    copies::handle(Stream::from(call.stream(stream)), &operands, || call.invoke(dsts, srcs, sizes, count, attrs, attr_indices, num_attrs, stream))
+    copies::handle(Stream::from(call.stream(stream)), &operands, || {
+        call.invoke(dsts, srcs, sizes, count, attrs, attr_indices, num_attrs, stream)
+    })
 }
 
 pub(super) fn fill_8(
@@ -286,7 +339,9 @@ pub(super) fn fill_8(
     value: c_uchar,
     count: usize,
 ) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count)], || call.invoke(dst, value, count))
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count)], || {
+        call.invoke(dst, value, count)
+    })
 }
 
 pub(super) fn fill_8_async(
@@ -296,7 +351,9 @@ pub(super) fn fill_8_async(
     count: usize,
     stream: CUstream,
 ) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count)], || call.invoke(dst, value, count, stream))
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count)], || {
+        call.invoke(dst, value, count, stream)
+    })
 }
 
 pub(super) fn fill_rows_8(
@@ -307,7 +364,9 @@ pub(super) fn fill_rows_8(
     width: usize,
     height: usize,
 ) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, span(pitch, width, height))], || call.invoke(dst, pitch, value, width, height))
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, span(pitch, width, height))], || {
+        call.invoke(dst, pitch, value, width, height)
+    })
 }
 
 pub(super) fn fill_rows_8_async(
@@ -319,7 +378,11 @@ pub(super) fn fill_rows_8_async(
     height: usize,
     stream: CUstream,
 ) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, span(pitch, width, height))], || call.invoke(dst, pitch, value, width, height, stream))
+    copies::handle(
+        Stream::from(call.stream(stream)),
+        &[Operand::write(dst, span(pitch, width, height))],
+        || call.invoke(dst, pitch, value, width, height, stream),
+    )
 }
 
 pub(super) fn fill_16(
@@ -328,7 +391,9 @@ pub(super) fn fill_16(
     value: c_ushort,
     count: usize,
 ) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count.saturating_mul(2))], || call.invoke(dst, value, count))
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count.saturating_mul(2))], || {
+        call.invoke(dst, value, count)
+    })
 }
 
 pub(super) fn fill_16_async(
@@ -338,7 +403,9 @@ pub(super) fn fill_16_async(
     count: usize,
     stream: CUstream,
 ) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count.saturating_mul(2))], || call.invoke(dst, value, count, stream))
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count.saturating_mul(2))], || {
+        call.invoke(dst, value, count, stream)
+    })
 }
 
 pub(super) fn fill_rows_16(
@@ -349,7 +416,11 @@ pub(super) fn fill_rows_16(
     width: usize,
     height: usize,
 ) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, span(pitch, width.saturating_mul(2), height))], || call.invoke(dst, pitch, value, width, height))
+    copies::handle(
+        Stream::from(call.null_stream),
+        &[Operand::write(dst, span(pitch, width.saturating_mul(2), height))],
+        || call.invoke(dst, pitch, value, width, height),
+    )
 }
 
 pub(super) fn fill_rows_16_async(
@@ -361,7 +432,11 @@ pub(super) fn fill_rows_16_async(
     height: usize,
     stream: CUstream,
 ) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, span(pitch, width.saturating_mul(2), height))], || call.invoke(dst, pitch, value, width, height, stream))
+    copies::handle(
+        Stream::from(call.stream(stream)),
+        &[Operand::write(dst, span(pitch, width.saturating_mul(2), height))],
+        || call.invoke(dst, pitch, value, width, height, stream),
+    )
 }
 
 pub(super) fn fill_32(
@@ -370,7 +445,9 @@ pub(super) fn fill_32(
     value: c_uint,
     count: usize,
 ) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count.saturating_mul(4))], || call.invoke(dst, value, count))
+    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count.saturating_mul(4))], || {
+        call.invoke(dst, value, count)
+    })
 }
 
 pub(super) fn fill_32_async(
@@ -380,7 +457,9 @@ pub(super) fn fill_32_async(
     count: usize,
     stream: CUstream,
 ) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count.saturating_mul(4))], || call.invoke(dst, value, count, stream))
+    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count.saturating_mul(4))], || {
+        call.invoke(dst, value, count, stream)
+    })
 }
 
 pub(super) fn fill_rows_32(
@@ -391,7 +470,11 @@ pub(super) fn fill_rows_32(
     width: usize,
     height: usize,
 ) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, span(pitch, width.saturating_mul(4), height))], || call.invoke(dst, pitch, value, width, height))
+    copies::handle(
+        Stream::from(call.null_stream),
+        &[Operand::write(dst, span(pitch, width.saturating_mul(4), height))],
+        || call.invoke(dst, pitch, value, width, height),
+    )
 }
 
 pub(super) fn fill_rows_32_async(
@@ -403,5 +486,9 @@ pub(super) fn fill_rows_32_async(
     height: usize,
     stream: CUstream,
 ) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, span(pitch, width.saturating_mul(4), height))], || call.invoke(dst, pitch, value, width, height, stream))
+    copies::handle(
+        Stream::from(call.stream(stream)),
+        &[Operand::write(dst, span(pitch, width.saturating_mul(4), height))],
+        || call.invoke(dst, pitch, value, width, height, stream),
+    )
 }

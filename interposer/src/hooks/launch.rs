@@ -39,7 +39,19 @@ pub(super) fn kernel(
 ) -> Outcome {
     let launch = Launch { function, stream: Stream::from(call.stream(stream)), pointers: params, extra };
     launch::handle(launch, |params, extra| {
-        call.invoke(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params, extra)
+        call.invoke(
+            function,
+            grid_x,
+            grid_y,
+            grid_z,
+            block_x,
+            block_y,
+            block_z,
+            shared_bytes,
+            stream,
+            params,
+            extra,
+        )
     })
 }
 
@@ -54,7 +66,8 @@ pub(super) fn kernel_with_config(
 ) -> Outcome {
     // SAFETY: the program passes the configuration to the driver in this very call.
     let Some(given) = (unsafe { config.as_ref() }) else { return Outcome::Bypass(Reason::NotManaged) };
-    let launch = Launch { function, stream: Stream::from(call.stream(given.stream)), pointers: params, extra };
+    let launch =
+        Launch { function, stream: Stream::from(call.stream(given.stream)), pointers: params, extra };
     launch::handle(launch, |params, extra| call.invoke(config, function, params, extra))
 }
 
@@ -85,7 +98,12 @@ pub(super) fn cooperative(
     stream: CUstream,
     params: *mut *mut c_void,
 ) -> Outcome {
-    let launch = Launch { function, stream: Stream::from(call.stream(stream)), pointers: params, extra: std::ptr::null_mut() };
+    let launch = Launch {
+        function,
+        stream: Stream::from(call.stream(stream)),
+        pointers: params,
+        extra: std::ptr::null_mut(),
+    };
     launch::handle(launch, |params, _| {
         call.invoke(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, params)
     })

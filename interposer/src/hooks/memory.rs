@@ -81,7 +81,9 @@ pub(super) fn ipc_handle(
     dptr: CUdeviceptr,
 ) -> Outcome {
     if memory::range(dptr).is_some() {
-        log::warning!("memory at {dptr:#x} cannot be shared with other processes by a legacy handle while it is managed; FT_MANAGED_MIN_BYTES above its size leaves it to the driver");
+        log::warning!(
+            "memory at {dptr:#x} cannot be shared with other processes by a legacy handle while it is managed; FT_MANAGED_MIN_BYTES above its size leaves it to the driver"
+        );
     }
     Outcome::Bypass(Reason::NotManaged)
 }

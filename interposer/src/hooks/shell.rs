@@ -138,7 +138,9 @@ fn decide(name: &str, handler: impl FnOnce() -> Outcome, original: impl FnOnce()
         }
         Err(_) => {
             if outcome::count_panic() {
-                log::error!("internal error in {name}: the call failed; later ones are counted in the report");
+                log::error!(
+                    "internal error in {name}: the call failed; later ones are counted in the report"
+                );
             }
             CUresult::CUDA_ERROR_UNKNOWN
         }

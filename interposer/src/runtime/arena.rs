@@ -162,7 +162,12 @@ mod tests {
 
     #[test]
     fn every_meaning_survives_packing() {
-        for meaning in [Meaning::Nothing, Meaning::Learning(UnitId(0)), Meaning::Streamed(UnitId(77)), Meaning::Learning(UnitId(NUMBER))] {
+        for meaning in [
+            Meaning::Nothing,
+            Meaning::Learning(UnitId(0)),
+            Meaning::Streamed(UnitId(77)),
+            Meaning::Learning(UnitId(NUMBER)),
+        ] {
             assert_eq!(Meaning::unpack(meaning.pack()), meaning);
         }
     }

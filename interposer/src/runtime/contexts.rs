@@ -10,12 +10,32 @@ use crate::log;
 
 /// The context is about to be destroyed.
 pub(crate) fn gone(context: Context) {
-    forget(|world| world.regions.values().filter(|region| region.context == context).map(|region| region.base).collect(), None);
+    forget(
+        |world| {
+            world
+                .regions
+                .values()
+                .filter(|region| region.context == context)
+                .map(|region| region.base)
+                .collect()
+        },
+        None,
+    );
 }
 
 /// The device's primary context is about to be reset.
 pub(crate) fn device_reset(device: i32) {
-    forget(|world| world.regions.values().filter(|region| region.device == device).map(|region| region.base).collect(), Some(device));
+    forget(
+        |world| {
+            world
+                .regions
+                .values()
+                .filter(|region| region.device == device)
+                .map(|region| region.base)
+                .collect()
+        },
+        Some(device),
+    );
 }
 
 fn forget(which: impl FnOnce(&World) -> Vec<u64>, device: Option<i32>) {

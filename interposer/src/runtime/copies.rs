@@ -8,10 +8,10 @@ use flextensor_core::plan::StayReason;
 use flextensor_core::units::UnitId;
 
 use super::arena::{Arena, Meaning, PAGE, arena};
+use super::private::Why;
 use super::streaming::ring_of;
 use super::world::world;
 use super::{gate, graphs, learn, private};
-use super::private::Why;
 use crate::ffi::stream::Stream;
 use crate::ffi::types::CUresult;
 use crate::outcome::{Outcome, Reason};
@@ -67,7 +67,11 @@ pub(crate) fn handle(stream: Stream, operands: &[Operand], mut issue: impl FnMut
     }
 }
 
-fn attempt(stream: Stream, shown: &[(Meaning, bool)], issue: &mut impl FnMut() -> CUresult) -> Result<CUresult, UnitId> {
+fn attempt(
+    stream: Stream,
+    shown: &[(Meaning, bool)],
+    issue: &mut impl FnMut() -> CUresult,
+) -> Result<CUresult, UnitId> {
     let hits: Vec<Hit> = shown.iter().filter_map(|&(meaning, writes)| hit_of(meaning, writes)).collect();
     let mut verdicts = vec![Verdict::Ready; hits.len()];
     let device = shown.iter().find_map(|(meaning, _)| super::device_of_meaning(*meaning)).unwrap_or(0);
@@ -116,7 +120,8 @@ fn hit_of(meaning: Meaning, writes: bool) -> Option<Hit> {
 }
 
 fn shows(arena: &Arena, operand: &Operand) -> bool {
-    arena.contains(operand.address) && pages(operand).any(|address| arena.meaning(address) != Meaning::Nothing)
+    arena.contains(operand.address)
+        && pages(operand).any(|address| arena.meaning(address) != Meaning::Nothing)
 }
 
 fn pages(operand: &Operand) -> impl Iterator<Item = u64> + use<> {

@@ -6,9 +6,9 @@ use flextensor_core::plan::StayReason;
 
 use super::arena::{Meaning, arena};
 use super::launch::Launch;
+use super::private::Why;
 use super::scan::Found;
 use super::{private, world};
-use super::private::Why;
 use crate::ffi::stream::{self, Stream};
 use crate::ffi::types::{CUfunction, CUresult, CUstream, c_void};
 
@@ -22,7 +22,8 @@ pub(crate) fn capture_began() {
 
 /// A capture ended, with or without a graph.
 pub(crate) fn capture_ended() {
-    let _ = CAPTURES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |captures| Some(captures.saturating_sub(1)));
+    let _ = CAPTURES
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |captures| Some(captures.saturating_sub(1)));
 }
 
 /// Whether any stream captures now.
@@ -61,9 +62,14 @@ pub(crate) fn keep(shown: impl Iterator<Item = Meaning>) -> Result<(), CUresult>
 
 /// As [`keep`], for what a kernel node passes to its kernel.
 #[expect(unsafe_code, reason = "reads what the program passes to the driver")]
-pub(crate) fn keep_parameters(function: CUfunction, pointers: *mut *mut c_void, extra: *mut *mut c_void) -> Result<(), CUresult> {
+pub(crate) fn keep_parameters(
+    function: CUfunction,
+    pointers: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Result<(), CUresult> {
     let Some(arena) = arena() else { return Ok(()) };
-    let node = Launch { function, stream: Stream::from(std::ptr::null_mut::<()>() as CUstream), pointers, extra };
+    let node =
+        Launch { function, stream: Stream::from(std::ptr::null_mut::<()>() as CUstream), pointers, extra };
     let Some(parameters) = node.parameters() else { return Ok(()) };
     let mut shown = Vec::new();
     // SAFETY: the parameters are those that the program passes to the driver now.

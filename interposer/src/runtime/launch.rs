@@ -8,11 +8,11 @@ use flextensor_core::units::UnitId;
 
 use super::arena::{Arena, Meaning, arena};
 use super::layouts;
+use super::private::Why;
 use super::scan::{Found, Parameters, Patched};
 use super::streaming::{Streaming, ring_of};
 use super::words::{Word, words};
 use super::{gate, graphs, learn, private, verify};
-use super::private::Why;
 use crate::ffi::stream::Stream;
 use crate::ffi::types::{CUfunction, CUresult, c_void};
 use crate::outcome::{Outcome, Reason};
@@ -57,7 +57,10 @@ impl Launch {
 
 /// Handles a launch. `issue` enqueues it with the given `kernelParams` and `extra`.
 #[expect(unsafe_code, reason = "reads what the program passes to the driver")]
-pub(crate) fn handle(launch: Launch, mut issue: impl FnMut(*mut *mut c_void, *mut *mut c_void) -> CUresult) -> Outcome {
+pub(crate) fn handle(
+    launch: Launch,
+    mut issue: impl FnMut(*mut *mut c_void, *mut *mut c_void) -> CUresult,
+) -> Outcome {
     let Some(arena) = arena() else { return Outcome::Bypass(Reason::NotManaged) };
     let Some(parameters) = launch.parameters() else { return Outcome::Bypass(Reason::NotManaged) };
     let mut any = false;

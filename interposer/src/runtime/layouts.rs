@@ -65,8 +65,10 @@ pub(crate) fn layout_of(function: CUfunction) -> Option<&'static Layout> {
 
 fn ask(function: CUfunction) -> Option<&'static Layout> {
     let parameters = kernel::param_layout(function)?;
-    let parameters =
-        parameters.into_iter().map(|(offset, bytes)| Parameter { offset: offset as u32, bytes: bytes as u32 }).collect();
+    let parameters = parameters
+        .into_iter()
+        .map(|(offset, bytes)| Parameter { offset: offset as u32, bytes: bytes as u32 })
+        .collect();
     // Leaked: a launch on another thread may still read it when the module goes. A few hundred bytes for each kernel.
     let layout: &'static Layout = Box::leak(Box::new(Layout { parameters }));
     let _adding = ADDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

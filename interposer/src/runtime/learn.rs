@@ -68,7 +68,8 @@ thread_local! {
 
 /// Runs `work` on the locked recorder.
 pub(crate) fn recorder<T>(work: impl FnOnce(&mut Recorder) -> T) -> T {
-    let mut guard: MutexGuard<'_, Option<Recorder>> = RECORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut guard: MutexGuard<'_, Option<Recorder>> =
+        RECORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     work(guard.get_or_insert_default())
 }
 
@@ -108,10 +109,14 @@ pub(crate) fn in_owner(unit: UnitId) -> bool {
 pub(crate) fn before_launch(found: &[Found], stream: Stream) {
     recorder(|recorder| {
         let shown = found.iter().filter_map(learning);
-        let models: BTreeSet<ModelId> =
-            shown.filter_map(|unit| recorder.holders.get(&unit)).flatten().map(|holder| holder.model).collect();
+        let models: BTreeSet<ModelId> = shown
+            .filter_map(|unit| recorder.holders.get(&unit))
+            .flatten()
+            .map(|holder| holder.model)
+            .collect();
         let waiting = |pass: &Pass| pass.timed && pass.start.is_none() && models.contains(&pass.model);
-        let starting: Vec<usize> = (0..recorder.active.len()).filter(|&at| waiting(&recorder.active[at])).collect();
+        let starting: Vec<usize> =
+            (0..recorder.active.len()).filter(|&at| waiting(&recorder.active[at])).collect();
         for at in starting {
             let mark = recorder.mark(stream);
             recorder.active[at].start = mark;
@@ -260,8 +265,11 @@ impl Recorder {
             if let Some(holder) = mine().find(|holder| is_entered(holder)) {
                 return Some((at, *holder, true));
             }
-            let in_trap = |holder: &&Holder| holder.trap < 0 || pass.traps.is_empty() || pass.traps.contains(&(holder.trap as u32));
-            if let Some(holder) = mine().filter(in_trap).find(|holder| !pass.entered.contains(&holder.owner)) {
+            let in_trap = |holder: &&Holder| {
+                holder.trap < 0 || pass.traps.is_empty() || pass.traps.contains(&(holder.trap as u32))
+            };
+            if let Some(holder) = mine().filter(in_trap).find(|holder| !pass.entered.contains(&holder.owner))
+            {
                 return Some((at, *holder, false));
             }
         }
@@ -277,15 +285,21 @@ impl Recorder {
     }
 
     fn recycle(&mut self, pass: &Pass) {
-        self.spare.extend(pass.start.into_iter().chain(pass.end).chain(pass.uses.iter().filter_map(|seen| seen.end)));
+        self.spare.extend(
+            pass.start.into_iter().chain(pass.end).chain(pass.uses.iter().filter_map(|seen| seen.end)),
+        );
     }
 }
 
 /// A unit that was seen in its owner's forward is not used elsewhere: other hits of it were stale words.
 fn to_record(pass: &Pass) -> PassRecord {
-    let certain: BTreeSet<UnitId> = pass.uses.iter().filter(|seen| seen.certain).map(|seen| seen.unit).collect();
-    let mut record =
-        if pass.timed && pass.start.is_some() { PassRecord::timed(pass.model, pass.shape) } else { PassRecord::order_only(pass.model, pass.shape) };
+    let certain: BTreeSet<UnitId> =
+        pass.uses.iter().filter(|seen| seen.certain).map(|seen| seen.unit).collect();
+    let mut record = if pass.timed && pass.start.is_some() {
+        PassRecord::timed(pass.model, pass.shape)
+    } else {
+        PassRecord::order_only(pass.model, pass.shape)
+    };
     let mut last = pass.start;
     for seen in pass.uses.iter().filter(|seen| seen.certain || !certain.contains(&seen.unit)) {
         record.record(seen.unit, seen.owner, between(last, seen.end));

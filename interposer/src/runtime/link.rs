@@ -18,7 +18,8 @@ const TOTAL: u64 = 128 << 20;
 pub(crate) fn measure() -> Result<LinkCurve, String> {
     let largest = SIZES[SIZES.len() - 1];
     let host = host_buffer(largest)?;
-    let target = vmm::plain_alloc(largest as usize).map_err(|error| format!("no buffer on the GPU: {error}"))?;
+    let target =
+        vmm::plain_alloc(largest as usize).map_err(|error| format!("no buffer on the GPU: {error}"))?;
     let points = measure_into(target, host, largest).map_err(|error| error.to_string());
     let _ = vmm::plain_free(target);
     Ok(LinkCurve::new(points?))

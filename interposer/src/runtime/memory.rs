@@ -26,7 +26,9 @@ pub(crate) fn free(address: u64) -> Option<CUresult> {
     let arena = arena().filter(|arena| arena.contains(address))?;
     let closed = gate::close();
     let mut world = world();
-    let Some(region) = world.regions.remove(&address) else { return Some(CUresult::CUDA_ERROR_INVALID_VALUE) };
+    let Some(region) = world.regions.remove(&address) else {
+        return Some(CUresult::CUDA_ERROR_INVALID_VALUE);
+    };
     // The driver's own free waits for work that may use the memory; programs rely on it.
     if let Err(error) = context::with_current(region.context, context::synchronize)
         && !error.is_deinitialized()

@@ -106,7 +106,8 @@ pub(crate) fn end(id: ModelId) -> bool {
         }
     }
     let held = held_units(&world, id, &units, &named);
-    let device = units.iter().next().and_then(|&unit| world.unit(unit)).map(|unit| (unit.device, unit.context));
+    let device =
+        units.iter().next().and_then(|&unit| world.unit(unit)).map(|unit| (unit.device, unit.context));
     if let Some(model) = world.models.get_mut(&id) {
         model.units = units.into_iter().collect();
         model.fixed_bytes = fixed.values().sum();
@@ -122,7 +123,9 @@ pub(crate) fn end(id: ModelId) -> bool {
 fn group_by_region(world: &World, named: &[Named]) -> BTreeMap<Option<u64>, Vec<Named>> {
     let mut groups: BTreeMap<Option<u64>, Vec<Named>> = BTreeMap::new();
     for weight in named {
-        let region = world.region_of(weight.address).filter(|region| weight.address + weight.bytes <= region.base + region.pages() * PAGE);
+        let region = world
+            .region_of(weight.address)
+            .filter(|region| weight.address + weight.bytes <= region.base + region.pages() * PAGE);
         groups.entry(region.map(|region| region.base)).or_default().push(weight.clone());
     }
     groups
@@ -142,7 +145,8 @@ fn unit_for(world: &mut World, model: ModelId, region: u64, weights: &[Named]) -
             bytes: weight.bytes,
         })
         .collect();
-    let holders: Vec<Holder> = members.iter().map(|m| Holder { model, owner: m.owner, trap: m.trap }).collect();
+    let holders: Vec<Holder> =
+        members.iter().map(|m| Holder { model, owner: m.owner, trap: m.trap }).collect();
     let excluded = weights.iter().any(|weight| weight.flags & MAY_STREAM == 0);
     let hold = weights.iter().any(|weight| weight.flags & INDIRECT != 0);
     let first = weights.iter().map(|w| w.address).min()? / PAGE * PAGE;
@@ -196,11 +200,17 @@ fn covered(weights: &[Named]) -> f64 {
     bytes as f64
 }
 
-fn held_units(world: &World, model: ModelId, units: &BTreeSet<UnitId>, named: &[Named]) -> BTreeMap<u32, Vec<UnitId>> {
+fn held_units(
+    world: &World,
+    model: ModelId,
+    units: &BTreeSet<UnitId>,
+    named: &[Named],
+) -> BTreeMap<u32, Vec<UnitId>> {
     let mut held: BTreeMap<u32, Vec<UnitId>> = BTreeMap::new();
     for unit in units.iter().filter_map(|&id| world.unit(id)).filter(|unit| unit.hold) {
         for member in unit.members.iter().filter(|member| member.model == model) {
-            let indirect = named.iter().any(|weight| weight.owner == member.owner && weight.flags & INDIRECT != 0);
+            let indirect =
+                named.iter().any(|weight| weight.owner == member.owner && weight.flags & INDIRECT != 0);
             let list = held.entry(member.owner).or_default();
             if indirect && !list.contains(&unit.id) {
                 list.push(unit.id);

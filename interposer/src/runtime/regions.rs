@@ -66,7 +66,11 @@ impl Region {
         let mapped = self.pages();
         if mapped > 0 && vmm::unmap(self.base, (mapped * PAGE) as usize).is_err() {
             // Addresses that stay mapped cannot be handed out again; the memory goes when the process does.
-            crate::log::error!("could not unmap {} MiB at {:#x}; they stay taken", (mapped * PAGE) >> 20, self.base);
+            crate::log::error!(
+                "could not unmap {} MiB at {:#x}; they stay taken",
+                (mapped * PAGE) >> 20,
+                self.base
+            );
             return;
         }
         for handle in self.handles.into_iter().flatten() {

@@ -77,12 +77,19 @@ impl Parameters {
                     // SAFETY: as above.
                     let start = unsafe { *entry }.cast_const().cast::<u8>();
                     // SAFETY: the pointer leads to the parameter's bytes.
-                    unsafe { words(start, parameter.bytes as usize, 8, |at, address| {
-                        let meaning = arena.meaning(address);
-                        if meaning != Meaning::Nothing {
-                            seen(Found { meaning, address, offset: parameter.offset + at as u32, parameter: index as u32 });
-                        }
-                    }) };
+                    unsafe {
+                        words(start, parameter.bytes as usize, 8, |at, address| {
+                            let meaning = arena.meaning(address);
+                            if meaning != Meaning::Nothing {
+                                seen(Found {
+                                    meaning,
+                                    address,
+                                    offset: parameter.offset + at as u32,
+                                    parameter: index as u32,
+                                });
+                            }
+                        })
+                    };
                 }
             }
             // SAFETY: the caller passes a buffer of this size.

@@ -30,7 +30,11 @@ pub(crate) struct Shadow {
 
 impl Shadow {
     /// The shadow's bytes from `offset` on as `(offset, bytes, address)`, cut where a registration ends.
-    pub(crate) fn pieces(&self, offset: u64, bytes: u64) -> impl Iterator<Item = (u64, u64, *const u8)> + use<> {
+    pub(crate) fn pieces(
+        &self,
+        offset: u64,
+        bytes: u64,
+    ) -> impl Iterator<Item = (u64, u64, *const u8)> + use<> {
         let (start, end) = (self.start, offset + bytes);
         let mut at = offset;
         std::iter::from_fn(move || {
@@ -133,7 +137,9 @@ fn touch(shadows: &[Shadow]) {
     const STEP: u64 = 32 << 20;
     let steps: Vec<(usize, u64)> = shadows
         .iter()
-        .flat_map(|s| (0..s.bytes).step_by(STEP as usize).map(|o| (s.start + o as usize, STEP.min(s.bytes - o))))
+        .flat_map(|s| {
+            (0..s.bytes).step_by(STEP as usize).map(|o| (s.start + o as usize, STEP.min(s.bytes - o)))
+        })
         .collect();
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(4, usize::from).min(16).min(steps.len().max(1));
@@ -165,9 +171,15 @@ fn register(shadow: &Shadow) -> Result<(), String> {
 /// Host bytes that may be taken: what the kernel says is available, and what the control group leaves, less a twentieth.
 pub(crate) fn available_bytes() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kib = |key: &str| meminfo.lines().find_map(|l| l.strip_prefix(key)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    let kib = |key: &str| {
+        meminfo
+            .lines()
+            .find_map(|l| l.strip_prefix(key)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
+    };
     let mut available = kib("MemAvailable:")? << 10;
-    let read = |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok();
+    let read = |name: &str| {
+        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok()
+    };
     if let (Some(max), Some(current)) = (read("memory.max"), read("memory.current")) {
         available = available.min(max.saturating_sub(current));
     }
@@ -181,7 +193,8 @@ mod tests {
     #[test]
     fn no_piece_of_a_shadow_crosses_a_registration() {
         let shadow = Shadow { start: 1 << 40, bytes: 3 * CHUNK, view: None };
-        let pieces: Vec<_> = shadow.pieces(CHUNK - PAGE, CHUNK + 2 * PAGE).map(|(offset, bytes, _)| (offset, bytes)).collect();
+        let pieces: Vec<_> =
+            shadow.pieces(CHUNK - PAGE, CHUNK + 2 * PAGE).map(|(offset, bytes, _)| (offset, bytes)).collect();
         assert_eq!(pieces, [(CHUNK - PAGE, PAGE), (CHUNK, CHUNK), (2 * CHUNK, PAGE)]);
     }
 

@@ -16,10 +16,12 @@ use crate::selftest;
 
 /// The report as it stands now.
 pub(crate) fn report() -> Value {
-    let observed = learn::recorder(|recorder| json!({ "hits": recorder.hits, "doubtful": recorder.doubtful }));
+    let observed =
+        learn::recorder(|recorder| json!({ "hits": recorder.hits, "doubtful": recorder.doubtful }));
     let mut world = world();
     let models = models(&mut world);
-    let plans: Vec<Value> = world.decided.iter().map(|(device, decided)| plan(&world, *device, decided)).collect();
+    let plans: Vec<Value> =
+        world.decided.iter().map(|(device, decided)| plan(&world, *device, decided)).collect();
     let placements = placements(&world);
     let weights: u64 = (0..MAX_DEVICES as i32).map(|device| world.private_weight_bytes(device)).sum();
     drop(world);
@@ -73,7 +75,12 @@ fn models(world: &mut World) -> Vec<Value> {
 }
 
 fn plan(world: &World, device: i32, decided: &Decided) -> Value {
-    let measured: Vec<f64> = world.models.values().filter(|m| m.device == device).flat_map(|m| m.measure.medians().map(|(_, ms, _)| ms)).collect();
+    let measured: Vec<f64> = world
+        .models
+        .values()
+        .filter(|m| m.device == device)
+        .flat_map(|m| m.measure.medians().map(|(_, ms, _)| ms))
+        .collect();
     let plan = &decided.plan;
     json!({
         "device": device,
@@ -128,7 +135,16 @@ fn rings() -> (u64, u64, Value) {
         bytes[1] += ring.bytes_back;
         failed.extend(ring.failed.clone());
         let c = ring.pager.counters();
-        let these = [c.uses, c.visits, c.redirects, c.mispredictions, c.demand_loads, c.conflicts, c.pages_in, c.pages_back];
+        let these = [
+            c.uses,
+            c.visits,
+            c.redirects,
+            c.mispredictions,
+            c.demand_loads,
+            c.conflicts,
+            c.pages_in,
+            c.pages_back,
+        ];
         sum.iter_mut().zip(these).for_each(|(all, one)| *all += one);
     }
     let [uses, visits, redirects, mispredictions, demand_loads, conflicts, pages_in, pages_back] = sum;
@@ -142,7 +158,8 @@ fn rings() -> (u64, u64, Value) {
 
 fn hooks() -> Value {
     let (failures, panics) = outcome::failures();
-    let bypasses: serde_json::Map<String, Value> = outcome::bypasses().map(|(key, calls)| (key.to_owned(), json!(calls))).collect();
+    let bypasses: serde_json::Map<String, Value> =
+        outcome::bypasses().map(|(key, calls)| (key.to_owned(), json!(calls))).collect();
     json!({ "routes": selftest::report(), "bypasses": bypasses, "failures": failures, "panics": panics })
 }
 

@@ -14,12 +14,12 @@ use super::shadow::Shadow;
 use super::verify;
 use super::words::Word;
 use crate::ffi::context::{self, Context};
+use crate::ffi::copy;
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::stream::{self, Stream};
 use crate::ffi::types::{CUresult, CUstream};
 use crate::ffi::vmm::Handle;
-use crate::ffi::copy;
 
 /// Devices that a process may have.
 pub(crate) const MAX_DEVICES: usize = 64;
@@ -83,7 +83,12 @@ impl Progress for Gpu {
 
 impl Streaming {
     /// A ring without units in the current context.
-    pub(crate) fn new(device: i32, context: Context, ring: Vec<Handle>, chunk_pages: u32) -> CudaResult<Self> {
+    pub(crate) fn new(
+        device: i32,
+        context: Context,
+        ring: Vec<Handle>,
+        chunk_pages: u32,
+    ) -> CudaResult<Self> {
         let copies = [stream::create_nonblocking()?, stream::create_nonblocking()?];
         Ok(Self {
             device,
@@ -194,7 +199,9 @@ impl Streaming {
                 && self.failed.is_none()
             {
                 self.failed = Some(format!("{command:?}: {error}"));
-                crate::log::error!("a ring command failed: {command:?}: {error}; results can no longer be trusted");
+                crate::log::error!(
+                    "a ring command failed: {command:?}: {error}; results can no longer be trusted"
+                );
             }
         }
         self.commands = commands;
@@ -207,15 +214,23 @@ impl Streaming {
                 Some(stream) => stream::wait(stream, self.event(event)?),
                 None => Err(CudaError(CUresult::CUDA_ERROR_INVALID_HANDLE)),
             },
-            Command::WaitOnCopy { copy, event } => stream::wait(self.gpu.copies[copy as usize], self.event(event)?),
+            Command::WaitOnCopy { copy, event } => {
+                stream::wait(self.gpu.copies[copy as usize], self.event(event)?)
+            }
             Command::RecordReader { stream, event } => match program_stream(stream) {
                 Some(stream) => event::record(self.event(event)?, stream),
                 // Another thread's own stream cannot be marked from here: wait for all there is instead.
                 None => context::synchronize(),
             },
-            Command::RecordCopy { copy, event } => event::record(self.event(event)?, self.gpu.copies[copy as usize]),
-            Command::CopyIn { copy, unit, first, pages } => self.copy_in(copy, unit, u64::from(first), u64::from(pages)),
-            Command::WriteBack { copy, unit, first, pages } => self.write_back(copy, unit, u64::from(first), u64::from(pages)),
+            Command::RecordCopy { copy, event } => {
+                event::record(self.event(event)?, self.gpu.copies[copy as usize])
+            }
+            Command::CopyIn { copy, unit, first, pages } => {
+                self.copy_in(copy, unit, u64::from(first), u64::from(pages))
+            }
+            Command::WriteBack { copy, unit, first, pages } => {
+                self.write_back(copy, unit, u64::from(first), u64::from(pages))
+            }
         }
     }
 

@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 
 use flextensor_core::link::{LinkCurve, LinkPoint};
 use flextensor_core::phase::Phase;
-use flextensor_core::plan::{PassProfile, Plan, PlanNote, PlanRequest, StayReason, UnitInfo, plan, plan_increment};
+use flextensor_core::plan::{
+    PassProfile, Plan, PlanNote, PlanRequest, StayReason, UnitInfo, plan, plan_increment,
+};
 use flextensor_core::units::{Bytes, ModelId, UnitId};
 
 use super::arena::{Arena, Meaning, PAGE, arena};
 use super::shadow::{self, Shadow, Wanted};
-use super::streaming::{Streaming, StreamedUnit, ring_of};
+use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::world::{UnitState, World, world};
 use super::{gate, learn, link, verify};
 use crate::ffi::result::CudaResult;
@@ -86,9 +88,11 @@ fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
     let device = model.device;
     let total = device::total_memory(device).map_or(0, |bytes| bytes as u64);
     let learnt = |unit: &&super::world::Unit| unit.device == device && unit.state == UnitState::Learning;
-    let mine: Vec<_> = world.units.iter().filter(learnt).filter(|unit| model.units.contains(&unit.id)).collect();
+    let mine: Vec<_> =
+        world.units.iter().filter(learnt).filter(|unit| model.units.contains(&unit.id)).collect();
     let ids: Vec<UnitId> = mine.iter().map(|unit| unit.id).collect();
-    let used = |unit: UnitId| profile.as_ref().is_some_and(|profile| profile.uses.iter().any(|u| u.unit == unit));
+    let used =
+        |unit: UnitId| profile.as_ref().is_some_and(|profile| profile.uses.iter().any(|u| u.unit == unit));
     let units = mine
         .iter()
         .map(|unit| UnitInfo {
@@ -151,14 +155,17 @@ fn settle_resident(request: &Request, plan: Plan) {
 
 fn keep_all(request: &Request, plan: Plan, why: &str) {
     settle_units(&mut world(), &request.mine);
-    let budget = request.plan.budget.map_or("no budget".to_owned(), |bytes| format!("the budget of {}", Bytes(bytes)));
+    let budget =
+        request.plan.budget.map_or("no budget".to_owned(), |bytes| format!("the budget of {}", Bytes(bytes)));
     log::warning!("all weights stay in GPU memory, so {budget} is not held: {why}");
     remember(request, plan, 0.0, 0.0, Some(why.to_owned()));
 }
 
 fn settle_units(world: &mut World, units: &[UnitId]) {
     for &id in units {
-        let Some(unit) = world.unit_mut(id).filter(|unit| unit.state == UnitState::Learning) else { continue };
+        let Some(unit) = world.unit_mut(id).filter(|unit| unit.state == UnitState::Learning) else {
+            continue;
+        };
         unit.state = UnitState::Resident;
         if let Some(arena) = arena() {
             arena.set_meaning(unit.base, unit.pages, Meaning::Nothing);
@@ -181,7 +188,8 @@ struct Move {
 fn put_in_force(request: &Request, plan: &Plan) -> Result<f64, String> {
     let arena = arena().ok_or("no region exists")?;
     let moves = moves_of(request, plan);
-    let wanted: Vec<Wanted> = moves.iter().map(|m| Wanted { prefix: (m.address - m.base) / PAGE, pages: m.pages }).collect();
+    let wanted: Vec<Wanted> =
+        moves.iter().map(|m| Wanted { prefix: (m.address - m.base) / PAGE, pages: m.pages }).collect();
     check_host_memory(moves.iter().map(|m| m.pages * PAGE).sum())?;
     let shadows = shadow::make(&wanted)?;
     let closed = gate::close();
@@ -195,8 +203,11 @@ fn put_in_force(request: &Request, plan: &Plan) -> Result<f64, String> {
         let sums = sums.join().unwrap_or_default();
         remapped.map(|ring| (sums, ring))
     });
-    let (sums, ring) = sums.map_err(|error| format!("remapping failed half-way: {error}; these weights cannot be used any more"))?;
-    install(&mut world, request, ring, &moves, &shadows, &sums).map_err(|error| format!("the ring could not be set up: {error}"))?;
+    let (sums, ring) = sums.map_err(|error| {
+        format!("remapping failed half-way: {error}; these weights cannot be used any more")
+    })?;
+    install(&mut world, request, ring, &moves, &shadows, &sums)
+        .map_err(|error| format!("the ring could not be set up: {error}"))?;
     mark(&mut world, arena, request, &moves);
     drop(world);
     drop(closed);
@@ -208,7 +219,14 @@ fn moves_of(request: &Request, plan: &Plan) -> Vec<Move> {
     let of = |run: &flextensor_core::plan::RingRun| {
         let unit = world.unit(run.unit)?;
         let address = unit.base + (unit.pages - run.pages) * PAGE;
-        Some(Move { id: run.unit, base: unit.base, address, pages: run.pages, ring_start: run.start, hold: unit.hold })
+        Some(Move {
+            id: run.unit,
+            base: unit.base,
+            address,
+            pages: run.pages,
+            ring_start: run.start,
+            hold: unit.hold,
+        })
     };
     plan.layout.iter().filter(|run| request.mine.contains(&run.unit)).filter_map(of).collect()
 }
@@ -217,11 +235,19 @@ fn check_host_memory(bytes: u64) -> Result<(), String> {
     let config = super::config();
     let available = shadow::available_bytes();
     if let Some(available) = available.filter(|&available| available < bytes) {
-        return Err(format!("shadows need {} of host memory, and {} are available", Bytes(bytes), Bytes(available)));
+        return Err(format!(
+            "shadows need {} of host memory, and {} are available",
+            Bytes(bytes),
+            Bytes(available)
+        ));
     }
     let limit = config.host_mem_limit_for(available.unwrap_or(u64::MAX));
     match limit.filter(|&limit| limit < bytes + shadow::pinned_bytes()) {
-        Some(limit) => Err(format!("shadows need {} of host memory, and host_mem_limit allows {}", Bytes(bytes), Bytes(limit))),
+        Some(limit) => Err(format!(
+            "shadows need {} of host memory, and host_mem_limit allows {}",
+            Bytes(bytes),
+            Bytes(limit)
+        )),
         None => Ok(()),
     }
 }
@@ -239,7 +265,12 @@ fn copy_out(moves: &[Move], shadows: &[Shadow]) -> CudaResult<()> {
 }
 
 /// From private pages to the ring. Returns the ring's handles where there was no ring before.
-fn remap(world: &mut World, request: &Request, plan: &Plan, moves: &[Move]) -> CudaResult<Option<Vec<Handle>>> {
+fn remap(
+    world: &mut World,
+    request: &Request,
+    plan: &Plan,
+    moves: &[Move],
+) -> CudaResult<Option<Vec<Handle>>> {
     let existing = ring_of(request.device).as_ref().map(|ring| ring.ring.clone());
     let mut ring = existing.clone().unwrap_or_default();
     for m in moves {
@@ -286,17 +317,20 @@ fn install(
             log::info!("unit {} has no view ({error}); doubtful launches wait for its copy instead", m.id.0);
             shadow.view = None;
         }
-        streaming.add(m.id, StreamedUnit {
-            base: m.base,
-            address: m.address,
-            pages: m.pages,
-            shadow,
-            ring_start: m.ring_start,
-            hold: m.hold,
-            suspects: Vec::new(),
-            checksum: Some(sum),
-            shadow_writes: 0,
-        });
+        streaming.add(
+            m.id,
+            StreamedUnit {
+                base: m.base,
+                address: m.address,
+                pages: m.pages,
+                shadow,
+                ring_start: m.ring_start,
+                hold: m.hold,
+                suspects: Vec::new(),
+                checksum: Some(sum),
+                shadow_writes: 0,
+            },
+        );
     }
     for profile in &request.plan.passes {
         let mut uses: Vec<(UnitId, u32)> = profile.uses.iter().map(|u| (u.unit, u.owner)).collect();

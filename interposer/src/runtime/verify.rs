@@ -35,7 +35,13 @@ struct Job {
 static QUEUE: OnceLock<Mutex<Sender<Job>>> = OnceLock::new();
 
 /// The unit's write-back has just been enqueued on `on`: checks it when it has ended.
-pub(crate) fn after_write_back(context: Context, device: i32, id: UnitId, unit: &mut StreamedUnit, on: Stream) {
+pub(crate) fn after_write_back(
+    context: Context,
+    device: i32,
+    id: UnitId,
+    unit: &mut StreamedUnit,
+    on: Stream,
+) {
     let suspects = std::mem::take(&mut unit.suspects);
     let before = unit.checksum.take();
     enqueue(context, device, id, unit, on, before, suspects);
@@ -43,7 +49,14 @@ pub(crate) fn after_write_back(context: Context, device: i32, id: UnitId, unit: 
 
 /// A launch on `on` was pointed at the unit's shadow by words that are not proven read-only. One of them is checked, if none of them is already:
 /// a checksum takes long, and dead words meet many units.
-pub(crate) fn after_redirect(context: Context, device: i32, id: UnitId, unit: &mut StreamedUnit, on: Stream, suspects: &[Word]) {
+pub(crate) fn after_redirect(
+    context: Context,
+    device: i32,
+    id: UnitId,
+    unit: &mut StreamedUnit,
+    on: Stream,
+    suspects: &[Word],
+) {
     let before = unit.checksum.take();
     unit.shadow_writes += 1;
     if before.is_none() || suspects.is_empty() {
@@ -62,13 +75,30 @@ pub(crate) fn after_redirect(context: Context, device: i32, id: UnitId, unit: &m
     }
 }
 
-fn enqueue(context: Context, device: i32, id: UnitId, unit: &StreamedUnit, on: Stream, before: Option<u64>, suspects: Vec<Word>) {
+fn enqueue(
+    context: Context,
+    device: i32,
+    id: UnitId,
+    unit: &StreamedUnit,
+    on: Stream,
+    before: Option<u64>,
+    suspects: Vec<Word>,
+) {
     let Ok(done) = event::create(false) else { return };
     if event::record(done, on).is_err() {
         let _ = event::destroy(done);
         return;
     }
-    let job = Job { context, device, unit: id, shadow: unit.shadow, done, writes: unit.shadow_writes, before, suspects };
+    let job = Job {
+        context,
+        device,
+        unit: id,
+        shadow: unit.shadow,
+        done,
+        writes: unit.shadow_writes,
+        before,
+        suspects,
+    };
     let queue = QUEUE.get_or_init(start).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     // A queue without its thread means that the process is ending.
     let _ = queue.send(job);
