@@ -72,22 +72,23 @@ impl Mark {
     }
 }
 
-/// A forward hook whose work is done in Python: hands `call` the shape of the inputs, and `failed` whatever
-/// `call` raised.
+/// A root's forward hook, whose work is done in Python: `call` gets the signature of the inputs before a forward
+/// and 0 after it; `failed` gets whatever `call` raised.
 #[pyclass(frozen, module = "flextensor._native")]
 pub(crate) struct PassHook {
     call: Py<PyAny>,
     failed: Py<PyAny>,
+    before: bool,
 }
 
 #[pymethods]
 impl PassHook {
+    /// For the side before the forward it wants to be registered with keywords, for the side after it without.
     #[new]
-    fn new(call: Py<PyAny>, failed: Py<PyAny>) -> Self {
-        Self { call, failed }
+    fn new(call: Py<PyAny>, failed: Py<PyAny>, before: bool) -> Self {
+        Self { call, failed, before }
     }
 
-    /// As a forward pre-hook with keywords, `call` gets the hash of the input shapes; as a forward hook, 0.
     #[pyo3(signature = (_module, arguments, rest = None, _output = None))]
     fn __call__(
         &self,
@@ -98,8 +99,8 @@ impl PassHook {
         _output: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let keywords = rest.and_then(|value| value.cast::<PyDict>().ok());
-        let hash = shape::hash_inputs(arguments, keywords);
-        shielded(py, &self.failed, self.call.call1(py, (hash,)))
+        let signature = if self.before { shape::hash_inputs(arguments, keywords) } else { 0 };
+        shielded(py, &self.failed, self.call.call1(py, (signature,)))
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {

@@ -418,3 +418,66 @@ def test_arrivals_between_any_two_bytecodes_do_no_harm(calls, nets):
     finally:
         sys.settrace(None)
     assert names(calls.take("pass_begin", "pass_end")) == ["pass_begin", "pass_end"] * 3
+
+
+def test_a_buffer_that_is_replaced_all_the_time_is_left_alone_after_three_times(calls, nets):
+    arrive()
+    net = nets.Net()
+    net.register_buffer("cache", nets.torch.zeros(3))
+    for _ in range(12):
+        net(nets.tokens)
+        net.cache = nets.torch.zeros(3)
+    told = calls.take("model_begin", "model_drop", "model_weight")
+    assert ("model_drop", 1) not in told
+    assert [call[2] for call in told if call[0] == "model_weight"].count("cache") == 3
+
+
+def test_a_model_moved_away_and_back_is_named_as_a_new_one(calls, nets):
+    arrive()
+    net = nets.Net()
+    net(nets.tokens)
+    for _ in range(5):
+        calls.take()
+        kept = [parameter.data for parameter in net.parameters()]
+        for parameter in net.parameters():
+            parameter.data = parameter.data.clone()
+        net(nets.tokens)
+        net(nets.tokens)
+        told = calls.take("model_begin", "model_drop", "model_weight")
+        assert names(told).count("model_begin") == names(told).count("model_drop") == 1
+        assert names(told).count("model_weight") == 8
+        del kept
+
+
+def test_a_root_whose_weights_left_the_gpu_is_found_again_when_they_return(calls, nets, monkeypatch):
+    from flextensor import naming
+
+    arrive()
+    net = nets.Net()
+    net(nets.tokens)
+    monkeypatch.setattr(naming, "on_gpu", lambda tensor: False)
+    calls.take()
+    net(nets.tokens)
+    net(nets.tokens)
+    assert calls.names().count("pass_begin") <= 1
+    assert not net._forward_pre_hooks
+    monkeypatch.setattr(naming, "on_gpu", lambda tensor: True)
+    arrive()
+    net(nets.tokens)
+    assert calls.names()[-2:] == ["pass_begin", "pass_end"]
+
+
+def test_what_a_forward_returns_does_not_count_for_its_shape(calls, nets):
+    arrive()
+
+    class Returns(nets.torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nets.torch.nn.Parameter(nets.torch.ones(2))
+
+        def forward(self, x):
+            return {"x": x, "weight": self.weight}
+
+    net = Returns()
+    assert net(nets.torch.ones(2))["x"].shape == (2,)
+    assert names(calls.take(*MARKS)) == ["pass_begin", "pass_end"]

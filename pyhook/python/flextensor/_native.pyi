@@ -43,7 +43,9 @@ class Mark:
 
 @final
 class PassHook:
-    def __new__(cls, call: Callable[[int], Any], failed: Callable[[Exception], Any]) -> PassHook: ...
+    def __new__(
+        cls, call: Callable[[int], Any], failed: Callable[[Exception], Any], before: bool
+    ) -> PassHook: ...
     def __call__(self, module: Any, arguments: Any, rest: Any = None, output: Any = None) -> None: ...
 
 @final

@@ -5,6 +5,7 @@ with torch.compile.
 and switches the hook off; the program goes on, its launches served by the interposer alone.
 """
 
+import functools
 import itertools
 import json
 import logging
@@ -25,8 +26,10 @@ from flextensor.roots import STORAGES_A_PASS, Naming, Root
 from flextensor.search import Search
 
 _LOG = logging.getLogger("flextensor")
-# A root whose weights keep changing is named anew as a whole after this many additions.
-_ADDITIONS = 4
+# A weight that was replaced this often is the program's working memory (a cache, a counter), not a weight.
+_MOVES = 3
+# Replaced weights are named in addition to a root's first model at most this often.
+_ADDITIONS = 8
 
 _process: "ProcessHook | None" = None
 _refused = False
@@ -94,8 +97,8 @@ class ProcessHook:
                 return None
             self._roots[id(module)] = root
             self._search.forget_candidates_in(module)
-            weakref.finalize(module, self.later, lambda: self._forget(id_of_module, root)).atexit = False
-            id_of_module = id(module)
+            forget = functools.partial(self._forget, id(module), root)
+            weakref.finalize(module, self.later, forget).atexit = False
             root.hook(self.failed)
             return root
 
@@ -111,6 +114,9 @@ class ProcessHook:
             module = root.module()
             if module is not None and root.changed():
                 self._name(root, module)
+                if not root.namings:  # refused, or its weights left the GPU: to be found again by the search
+                    root.unhook()
+                    del self._roots[id(module)]
 
     def tune(self, namings: list[Naming], root: nn.Module) -> None:
         """Hooks what the interposer wants to hear of now."""
@@ -143,11 +149,7 @@ class ProcessHook:
     def _name(self, root: Root, module: nn.Module) -> None:
         """Names every weight below `module` that no model has yet; the others' models share this root's
         passes."""
-        if len(root.own) > _ADDITIONS:
-            for each in root.own:
-                self._drop(each)
-            root.own.clear()
-        root.own = [each for each in root.own if each.alive]
+        self._put_aside_moved(root)
         tree = naming.read(module, self._patterns, _native.select)
         models = {weight.address: self._holding.model_of(weight.address) for weight in tree.weights}
         own = {each.model for each in root.own}
@@ -156,11 +158,28 @@ class ProcessHook:
             for model in sorted(set(models.values()) - {None} - own)
             if model in self._namings
         ]
-        tree.weights = [weight for weight in tree.weights if models[weight.address] is None]
-        if tree.weights:
+        tree.weights = [
+            weight
+            for weight in tree.weights
+            if models[weight.address] is None and root.moves.get(weight.name, 0) < _MOVES
+        ]
+        if tree.weights and len(root.own) <= _ADDITIONS:
             _keep_owners_with_weights(tree)
             if (added := self._announce(tree)) is not None:
                 root.own.append(added)
+
+    def _put_aside_moved(self, root: Root) -> None:
+        """Counts the weights of `root` that were replaced. A model that lost half of its bytes or more (moved away
+        and back, loaded anew) is dropped as a whole, to be named as a new one."""
+        for each in [each for each in root.own if each.alive]:
+            moved = each.take_moved()
+            if 2 * sum(weight.nbytes for weight in moved) >= each.nbytes:
+                self._drop(each)
+            for name in {weight.name for weight in moved}:
+                root.moves[name] = root.moves.get(name, 0) + 1
+        root.own = [each for each in root.own if each.alive]
+        if not root.own:
+            root.moves.clear()
 
     def _announce(self, tree: naming.Tree) -> Naming | None:
         """Sends one model to the interposer and holds its storages."""
@@ -170,12 +189,8 @@ class ProcessHook:
         for index, owner in enumerate(tree.owners):
             _native.model_owner(model, index, owner.path, owner.class_name, owner.trap)
         for weight in tree.weights:
-            if (
-                _native.model_weight(
-                    model, weight.name, weight.address, weight.nbytes, weight.owner, weight.flags
-                )
-                == 0
-            ):
+            named = weight.name, weight.address, weight.nbytes, weight.owner, weight.flags
+            if _native.model_weight(model, *named) == 0:
                 self._holding.hold(weight.address, weight.storage, model)
         _native.model_end(model)
         self._namings[model] = Naming(model, tree)

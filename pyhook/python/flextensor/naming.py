@@ -35,7 +35,7 @@ class Weight:
 
     name: str
     attribute: str
-    storage: torch.UntypedStorage
+    storage: torch.UntypedStorage | None
     address: int
     nbytes: int
     owner: int
@@ -137,6 +137,12 @@ def is_compiled(module: nn.Module) -> bool:
     )
 
 
+def refuses_hooks(module: nn.Module) -> bool:
+    """Whether a module computes otherwise when it, or anything below it, has a forward hook: torch's encoder
+    layer leaves its fused kernels then, and its outputs change in the last bits."""
+    return isinstance(module, nn.TransformerEncoderLayer)
+
+
 def plain_path(path: str) -> str:
     """A module path without the steps that torch.compile's wrapper adds."""
     return ".".join(step for step in path.split(".") if step != "_orig_mod")
@@ -149,7 +155,7 @@ def read(root: nn.Module, patterns: Patterns, select: Any) -> Tree:
     compiled_paths: list[str] = []
     for path, module in root.named_modules():
         below = any(path == top or path.startswith(f"{top}.") or not top for top in compiled_paths)
-        if is_compiled(module) and not below:
+        if (is_compiled(module) or refuses_hooks(module)) and not below:
             compiled_paths.append(path)
             below = True
         modules.append((plain_path(path), module, below))

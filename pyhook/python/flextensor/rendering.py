@@ -149,7 +149,8 @@ def _memory(memory: dict[str, Any]) -> Iterator[str]:
 
 
 def _placements(placements: list[Any]) -> Iterator[str]:
-    rows = [place for place in placements if _is_dict(place) and isinstance(place.get("bytes"), int | float)]
+    sized = (place for place in placements if _is_dict(place) and isinstance(place.get("bytes"), int | float))
+    rows = [place for place in sized if place["bytes"]]
     if not rows:
         return
     largest = sorted(rows, key=lambda place: (-place["bytes"], str(place.get("name"))))[:_LARGEST]

@@ -27,12 +27,13 @@ class Naming:
     def __init__(self, model: int, tree: naming.Tree) -> None:
         self.model = model
         self.alive = True
+        self.nbytes = sum(weight.nbytes for weight in tree.weights)
         self.installed = 0
         self._owners = tree.owners
         self._traps = tree.traps
-        self._checks = [
-            (tree.owners[weight.owner].module, weight.attribute, weight.address) for weight in tree.weights
-        ]
+        self._checks = [(tree.owners[weight.owner].module, weight) for weight in tree.weights]
+        for weight in tree.weights:
+            weight.storage = None  # `holding` decides how long a storage is kept
         self._next_check = 0
         self._handles: list[Any] = []
         # Marks of the root itself are sent by its pass hooks: its own hooks of this pass were fixed before
@@ -89,17 +90,28 @@ class Naming:
     def changed(self, limit: int) -> bool:
         """Whether one of the next `limit` weights, in turns, no longer lies where it was named."""
         for _ in range(min(limit, len(self._checks))):
-            reference, attribute, address = self._checks[self._next_check]
             self._next_check = (self._next_check + 1) % len(self._checks)
-            module = reference()
-            if module is None:
-                continue
-            tensor = module._parameters.get(attribute)
-            if tensor is None:
-                tensor = module._buffers.get(attribute)
-            if all(found != address for _, found, _ in naming.storages(tensor)):
+            if self._moved(*self._checks[self._next_check]):
                 return True
         return False
+
+    def take_moved(self) -> list[naming.Weight]:
+        """The weights that no longer lie where they were named; they are not looked at again."""
+        moved = [weight for module, weight in self._checks if self._moved(module, weight)]
+        gone = {id(weight) for weight in moved}
+        self._checks = [check for check in self._checks if id(check[1]) not in gone]
+        self._next_check = 0
+        return moved
+
+    @staticmethod
+    def _moved(reference: weakref.ref, weight: naming.Weight) -> bool:
+        module = reference()
+        if module is None:
+            return False
+        tensor = module._parameters.get(weight.attribute)
+        if tensor is None:
+            tensor = module._buffers.get(weight.attribute)
+        return all(address != weight.address for _, address, _ in naming.storages(tensor))
 
 
 class Root:
@@ -110,6 +122,8 @@ class Root:
         self.module = weakref.ref(module)
         self.own: list[Naming] = []
         self.shared: list[Naming] = []
+        # How often each weight has been found elsewhere, by name.
+        self.moves: dict[str, int] = {}
         self._host = host
         self._handles: list[Any] = []
 
@@ -123,7 +137,7 @@ class Root:
         module = self.module()
         if module is None or self._handles:
             return
-        begin, end = _native.PassHook(self.begin, failed), _native.PassHook(self.end, failed)
+        begin, end = _native.PassHook(self.begin, failed, True), _native.PassHook(self.end, failed, False)
         self._handles.append(module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True))
         self._handles.append(module.register_forward_hook(end, always_call=True))
 
@@ -141,6 +155,8 @@ class Root:
             return
         self._host.before_pass(self)
         namings = self.namings
+        if not namings:  # no root any more; a pass that began would never end
+            return
         _native.pass_begin(self.key, [each.model for each in namings], shape)
         self._host.tune(namings, module)
         for each in namings:
@@ -159,7 +175,7 @@ class Root:
 
     def changed(self) -> bool:
         """Whether weights moved, or were replaced or forgotten, as far as this pass's sample shows."""
-        return not self.namings or any(each.changed(WEIGHTS_A_PASS) for each in self.own)
+        return not self.namings or any(each.changed(WEIGHTS_A_PASS) for each in self.own if each.alive)
 
 
 compiling.exempt(Naming, Root)

@@ -1,10 +1,10 @@
 """Finds root modules: the outermost modules whose forwards run with weights on the GPU.
 
 The rule. When the interposer reports new memory (`arm`), a global forward pre-hook looks at forwards that
-run outside every known root: a module with weights on the GPU becomes a root there and then. After
-QUIET_FORWARDS such forwards without a new root the global hook goes, and a census of all living modules
-follows: those that hold weights nobody named, and what contains them, get a hook of their own, which costs
-nothing until they run. While a wrapper of torch.compile lives, only the census is used, because that
+run outside every known root: a module with weights on the GPU becomes a root there and then. When one module
+was seen QUIET_FORWARDS times without a new root being found, the global hook goes, and a census of all living
+modules follows: those that hold weights nobody named, and what contains them, get a hook of their own, which
+costs nothing until they run. While a wrapper of torch.compile lives, only the census is used, because that
 wrapper warns about global hooks. What a root is told is left to `roots`.
 """
 
@@ -12,6 +12,7 @@ import gc
 import sys
 import time
 import weakref
+from collections import Counter
 from typing import Any
 
 from torch import nn
@@ -19,9 +20,9 @@ from torch.nn.modules import module as module_hooks
 
 from flextensor import _native, compiling, naming
 
-QUIET_FORWARDS = 16
-# A census may take this share of the time since the last one.
-CENSUS_SHARE = 0.05
+QUIET_FORWARDS = 3
+# Looking through all living objects may take this share of the time.
+SCAN_SHARE = 0.05
 
 
 class Search:
@@ -30,22 +31,27 @@ class Search:
     def __init__(self, host: Any) -> None:
         self._host = host
         self._global: Any = None
-        self._quiet = 0
+        # How often each module was seen since something new was found; counted for each, because the parts of
+        # a module that is no root are seen like others.
+        self._seen: Counter[int] = Counter()
         self._armed = False
         self._rejected: dict[int, weakref.ref] = {}
         self._candidates: dict[int, Any] = {}
-        self._census_end = 0.0
-        self._census_cost = 0.0
+        self._scan_end = 0.0
+        self._scan_cost = 0.0
+        self._wrapper: weakref.ref | None = None
         self.census_due = False
 
     def arm(self) -> None:
         """New memory was reported: looks at forwards again."""
         self._rejected.clear()
-        self._quiet = 0
+        # How often each module was seen since something new was found; counted for each, because the parts of
+        # a module that is no root are seen like others.
+        self._seen: Counter[int] = Counter()
         self._armed = True
         if self._global is not None:
             return
-        if _wrapper_lives():
+        if self._wrapper_lives():
             self.close()
             return
         self._global = module_hooks.register_module_forward_pre_hook(self._hook())
@@ -88,14 +94,14 @@ class Search:
         if root is None and not self._is_rejected(module):
             root = self._host.adopt(module)
             if root is not None:
-                self._quiet = 0
+                self._seen.clear()
                 # The hooks just put in come too late for this forward: the module has already listed those it
                 # will call before.
                 root.begin(_native.hash_inputs(arguments, keywords))
                 return
             self._rejected[id(module)] = weakref.ref(module)
-        self._quiet += 1
-        if self._global is not None and self._quiet >= QUIET_FORWARDS:
+        self._seen[id(module)] += 1
+        if self._global is not None and self._seen[id(module)] >= QUIET_FORWARDS:
             self._host.later(self.close)
 
     def forget_candidates_in(self, module: nn.Module) -> None:
@@ -106,8 +112,8 @@ class Search:
 
     def census(self) -> None:
         """Hooks the living modules that hold unnamed weights, and their containers."""
-        now = time.monotonic()
-        if (now - self._census_end) * CENSUS_SHARE < self._census_cost:
+        start = time.monotonic()
+        if (start - self._scan_end) * SCAN_SHARE < self._scan_cost:
             self.census_due = True
             return
         modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
@@ -116,8 +122,8 @@ class Search:
                 self._candidates[id(module)] = module.register_forward_pre_hook(self._hook(), prepend=True)
                 weakref.finalize(module, self._candidates.pop, id(module), None).atexit = False
         self.census_due = False
-        self._census_end = time.monotonic()
-        self._census_cost = self._census_end - now
+        self._scan_end = time.monotonic()
+        self._scan_cost = self._scan_end - start
 
     def _unnamed_and_containers(self, modules: list[nn.Module]) -> list[nn.Module]:
         below_root = self._host.modules_below_roots()
@@ -129,6 +135,8 @@ class Search:
                     containers.setdefault(id(child), []).append(module)
             if naming.is_compiled(module):
                 below_compiled.update(id(part) for part in module.modules() if part is not module)
+            if naming.refuses_hooks(module):
+                below_compiled.update(id(part) for part in module.modules())
         found: dict[int, nn.Module] = {}
         reached: set[int] = set()
         open_ends = [
@@ -147,6 +155,19 @@ class Search:
                 found[id(module)] = module
         return list(found.values())
 
+    def _wrapper_lives(self) -> bool:
+        """Whether a wrapper of torch.compile exists. One that was seen is remembered: looking for it takes a
+        walk over all objects."""
+        if self._wrapper is not None and self._wrapper() is not None:
+            return True
+        evaluation = sys.modules.get("torch._dynamo.eval_frame")
+        kind = getattr(evaluation, "OptimizedModule", None)
+        if kind is None:
+            return False
+        found = next((thing for thing in gc.get_objects() if type(thing) is kind), None)
+        self._wrapper = weakref.ref(found) if found is not None else None
+        return found is not None
+
     def _hook(self) -> Any:
         return _native.SearchHook(self.seen, self._host.failed)
 
@@ -155,20 +176,12 @@ class Search:
         return reference is not None and reference() is module
 
 
-def _wrapper_lives() -> bool:
-    """Whether a wrapper of torch.compile exists."""
-    evaluation = sys.modules.get("torch._dynamo.eval_frame")
-    wrapper = getattr(evaluation, "OptimizedModule", None)
-    return wrapper is not None and any(type(thing) is wrapper for thing in gc.get_objects())
-
-
 def _keywords_of_caller(frame: Any) -> dict[str, Any] | None:
     """The keyword arguments of the forward that a hook without keywords was called for: those of torch's
     own calling function."""
-    caller = frame.f_back
-    if caller is None or caller.f_globals.get("__name__") != "torch.nn.modules.module":
+    if frame.f_globals.get("__name__") != "torch.nn.modules.module":
         return None
-    keywords = caller.f_locals.get("kwargs")
+    keywords = frame.f_locals.get("kwargs")
     return keywords if isinstance(keywords, dict) else None
 
 
