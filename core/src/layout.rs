@@ -40,7 +40,7 @@ impl Run {
 pub(crate) fn lay_runs(course: &Course, streamed: &[u64], ring_pages: u64, cursor: u64) -> Vec<Run> {
     let mut runs = vec![Run::default(); streamed.len()];
     let mut next = if ring_pages == 0 { 0 } else { cursor % ring_pages };
-    for &unit in course.first_uses() {
+    for unit in course.ring_order() {
         let (Some(run), Some(&pages)) = (runs.get_mut(unit), streamed.get(unit)) else { continue };
         if pages > 0 {
             *run = Run { start: next, pages };

@@ -1,11 +1,11 @@
 //! What a plan is made of and what it says: which pages of which weights stay, which are streamed, and where
-//! in the ring they land. How a plan is found is in `plan::search` (it stands on `plan::fill`), where runs
-//! lie is in `layout`, how long it takes is in `simulate`.
+//! in the ring they land. How a plan is found is in `plan::search` (it stands on `plan::fill` and `plan::idle`),
+//! where runs lie is in `layout`, how long it takes is in `simulate`.
 //!
 //! Words. A *page* is a piece of GPU memory of [`PlanRequest::page_bytes`]. A *unit* is the smallest thing
 //! that is streamed as a whole. A plan streams a *suffix* of a unit's pages; the pages before it stay
 //! resident. The *ring* is a cycle of pages that all streamed suffixes share; each has its own *run* of
-//! consecutive ring pages for good. A *pass* is one forward of one model.
+//! consecutive ring pages for good. A *pass* is one forward of one model. A unit that no pass uses is *idle*.
 
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +50,8 @@ pub struct UnitInfo {
     pub pages: u64,
     /// Whether a part of its pages can be streamed; otherwise all of them or none.
     pub splittable: bool,
-    /// Why it must stay resident, if it must.
+    /// Why it must stay resident, if it must. A unit that no pass uses and that need not stay is *idle*: it is
+    /// the first to be streamed.
     pub stay: Option<StayReason>,
 }
 
@@ -202,7 +203,7 @@ pub struct Plan {
     pub placements: Vec<Placement>,
     /// Pages of the ring; 0 when nothing is streamed.
     pub ring_pages: u64,
-    /// The runs of all streamed units, in order of first use.
+    /// The runs of all streamed units, in order of first use; idle units follow, in the order of the request.
     pub layout: Vec<RingRun>,
     /// For each model: its streamed units in order of use, one entry for each use.
     pub orders: Vec<(ModelId, Vec<UnitId>)>,
@@ -214,7 +215,8 @@ pub struct Plan {
     pub streamed_bytes: u64,
     /// Predicted milliseconds of one pass of every model, in all, at steady state.
     pub predicted_ms: f64,
-    /// The least milliseconds that any plan could take: what is resident needs this long, or the link does.
+    /// The least milliseconds that any plan could take: what is resident needs this long, or the link does for
+    /// the bytes that passes read and the budget does not hold (idle units are not read).
     pub bound_ms: f64,
     /// Fixed, resident and ring bytes together.
     pub peak_bytes: u64,
@@ -247,6 +249,7 @@ impl Plan {
 
 mod assemble;
 mod fill;
+mod idle;
 mod increment;
 mod search;
 

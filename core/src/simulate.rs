@@ -109,6 +109,8 @@ pub(crate) struct Course {
     pass_lengths: Vec<usize>,
     /// Units in order of first use.
     first_uses: Vec<usize>,
+    /// Units that no pass uses, in the order of the request.
+    unused: Vec<usize>,
     /// Milliseconds of the cycle with all weights resident.
     pub(crate) resident_ms: f64,
     /// Times that were negative or not numbers.
@@ -142,6 +144,7 @@ impl Course {
             uses: Vec::new(),
             pass_lengths: Vec::new(),
             first_uses: Vec::new(),
+            unused: Vec::new(),
             resident_ms: 0.0,
             cleaned: 0,
         };
@@ -149,6 +152,7 @@ impl Course {
         for pass in &request.passes {
             course.add_pass(pass, &mut seen)?;
         }
+        course.unused = (0..seen.len()).filter(|&at| seen.get(at) == Some(&false)).collect();
         Ok(course)
     }
 
@@ -216,6 +220,16 @@ impl Course {
     /// Units in order of first use; units that no pass uses are not in it.
     pub(crate) fn first_uses(&self) -> &[usize] {
         &self.first_uses
+    }
+
+    /// Units that no pass uses, in the order of the request.
+    pub(crate) fn unused(&self) -> &[usize] {
+        &self.unused
+    }
+
+    /// All units in the order in which they lie around a ring: as they are used, then those that no pass uses.
+    pub(crate) fn ring_order(&self) -> impl Iterator<Item = usize> {
+        self.first_uses.iter().chain(&self.unused).copied()
     }
 
     /// The units and times of all uses, in order.

@@ -3,6 +3,8 @@
 
 mod models;
 
+use std::collections::BTreeSet;
+
 use flextensor_core::CoreError;
 use flextensor_core::link::LinkCurve;
 use flextensor_core::plan::{Plan, PlanNote, PlanRequest, StayReason, plan, plan_increment};
@@ -53,6 +55,17 @@ fn check(request: &PlanRequest, plan: &Plan, shared_ring: bool) {
             }
         }
     }
+    let used: BTreeSet<UnitId> =
+        request.passes.iter().flat_map(|pass| &pass.uses).map(|used| used.unit).collect();
+    assert!(plan.orders.iter().flat_map(|(_, order)| order).all(|unit| used.contains(unit)));
+    if plan.streamed_bytes > 0 {
+        // Idle units go first, each as far as the ring is long.
+        for unit in request.units.iter().filter(|unit| unit.stay.is_none() && !used.contains(&unit.id)) {
+            let part = if unit.splittable { plan.ring_pages } else { 0 };
+            let most = if unit.pages <= plan.ring_pages { unit.pages } else { part };
+            assert_eq!(plan.streamed_pages(unit.id), most, "{unit:?} is idle");
+        }
+    }
     assert!(plan.predicted_ms.is_finite() && plan.predicted_ms >= 0.0);
     if plan.budget_missed().is_none() && !shared_ring {
         assert!(plan.predicted_ms >= plan.bound_ms * (1.0 - 1e-9), "faster than the bound: {plan:?}");
@@ -65,11 +78,19 @@ fn planned(request: &PlanRequest) -> Plan {
     plan
 }
 
-/// A random model: units, some indivisible, some that stay, uses with repeated units and owners of several
-/// uses.
+/// A random model: units, some indivisible, some that stay, some idle; uses with repeated units and owners of
+/// several uses.
 fn requests() -> impl Strategy<Value = PlanRequest> {
-    let units =
-        prop::collection::vec((1..60u64, prop::bool::weighted(0.7), prop::bool::weighted(0.1)), 1..24);
+    let shape = (
+        1..60u64,
+        prop::bool::weighted(0.7),
+        prop::bool::weighted(0.1),
+        prop::sample::select(vec![false, false, true]),
+    );
+    let with_idle = prop::collection::vec(shape.clone(), 1..24);
+    let all_used =
+        prop::collection::vec(shape.prop_map(|(pages, split, stays, _)| (pages, split, stays, false)), 1..24);
+    let units = prop_oneof![with_idle, all_used];
     let repeats = prop::collection::vec((any::<prop::sample::Index>(), 0..40u32), 0..4);
     let owners = prop::collection::vec(1..4u32, 24);
     let times = prop::collection::vec(0.0..2.0f64, 28);
@@ -79,10 +100,13 @@ fn requests() -> impl Strategy<Value = PlanRequest> {
             let mut uses: Vec<(u32, f64, u32)> = Vec::new();
             let mut owner_sizes = owners.iter().copied();
             let (mut owner, mut left) = (0, 0);
-            for ((id, (pages, splittable, stays)), ms) in (0..).zip(shapes).zip(&times) {
+            for ((id, (pages, splittable, stays, idle)), ms) in (0..).zip(shapes).zip(&times) {
                 let mut unit = unit(id, pages, splittable);
                 unit.stay = stays.then_some(StayReason::Excluded);
                 units.push(unit);
+                if idle {
+                    continue;
+                }
                 if left == 0 {
                     owner += 1;
                     left = owner_sizes.next().unwrap_or(1);
@@ -91,6 +115,9 @@ fn requests() -> impl Strategy<Value = PlanRequest> {
                 uses.push((id, *ms, owner));
             }
             for ((at, owner), ms) in repeats.into_iter().zip(&times[24..]) {
+                if uses.is_empty() {
+                    break;
+                }
                 let again = uses[at.index(uses.len())].0;
                 let to = (owner as usize * 7) % (uses.len() + 1);
                 uses.insert(to, (again, *ms, owner));
@@ -141,7 +168,7 @@ proptest! {
     fn more_budget_never_predicts_slower(request in requests(), part in 0.1..1.0f64, more in 1.0..1.5f64) {
         let mut request = request;
         request.units.iter_mut().for_each(|unit| unit.splittable = true);
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         request.passes[0].uses.retain(|used| seen.insert(used.unit));
         let tight = planned(&with_budget(&request, part));
         let wide = planned(&with_budget(&request, part * more));

@@ -2,6 +2,7 @@
 //! Choosing is `search`'s job.
 
 use crate::layout::Run;
+use crate::plan::idle::Idle;
 use crate::plan::{Placement, Plan, PlanNote, PlanRequest, RingRun};
 use crate::simulate::Course;
 
@@ -45,7 +46,7 @@ pub(super) fn describe(request: &PlanRequest, course: &Course, choice: Choice, r
     let total = request.total_bytes();
     let peak_bytes = total - streamed_total * request.page_bytes + ring_bytes;
     let pages = |unit: usize| choice.streamed.get(unit).copied().unwrap_or(0);
-    let layout = course.first_uses().iter().filter_map(|&unit| {
+    let layout = course.ring_order().filter_map(|unit| {
         let run = choice.runs.get(unit).filter(|run| run.pages > 0)?;
         Some(RingRun { unit: course.id(unit), start: run.start, pages: run.pages })
     });
@@ -91,9 +92,10 @@ fn orders(
     orders
 }
 
-/// The least time that any plan could take: every pass computes, and reads over the link what does not fit.
+/// The least time that any plan could take: every pass computes, and reads over the link what does not fit of
+/// the bytes that passes read. Idle units are not read.
 fn bound_ms(request: &PlanRequest, course: &Course) -> f64 {
     let budget = request.budget.unwrap_or(u64::MAX);
-    let over = request.total_bytes().saturating_sub(budget);
+    let over = (request.total_bytes() - Idle::bytes(request, course)).saturating_sub(budget);
     course.resident_ms.max(over as f64 / request.link.peak_bytes_per_ms())
 }

@@ -104,12 +104,12 @@ impl Stock {
         paces.filter(|pace| pace.is_finite()).fold(0.0, f64::max) * 1.001
     }
 
-    /// Lengths of the ring at which something more fits: the sizes of groups and of what is not divisible,
-    /// ascending, at most `most` of them, the largest among them.
-    pub(super) fn breakpoints(&self, most: usize) -> Vec<u64> {
+    /// Lengths of the ring at which something more fits: the sizes of groups, of what is not divisible and
+    /// those of `idle` units, ascending, at most `most` of them, the largest among them.
+    pub(super) fn breakpoints(&self, idle: impl Iterator<Item = u64>, most: usize) -> Vec<u64> {
         let groups = self.groups.iter().map(|group| group.iter().map(|&unit| self.unit(unit).pages).sum());
         let units = self.units.iter().filter(|unit| unit.groups > 0).map(|unit| unit.pages);
-        let mut points: Vec<u64> = groups.chain(units).collect();
+        let mut points: Vec<u64> = groups.chain(units).chain(idle).collect();
         points.sort_unstable();
         points.dedup();
         let step = points.len().div_ceil(most).max(1);

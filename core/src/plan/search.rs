@@ -6,6 +6,7 @@ use crate::error::CoreError;
 use crate::layout;
 use crate::plan::assemble::{self, Choice};
 use crate::plan::fill::{Limits, Stock};
+use crate::plan::idle::Idle;
 use crate::plan::{Plan, PlanNote, PlanRequest};
 use crate::simulate::{Course, Track};
 
@@ -58,11 +59,12 @@ pub(super) struct Search<'a> {
     request: &'a PlanRequest,
     course: &'a Course,
     shared: Option<SharedRing>,
+    idle: Idle,
 }
 
 impl<'a> Search<'a> {
     pub(super) fn new(request: &'a PlanRequest, course: &'a Course, shared: Option<SharedRing>) -> Self {
-        Search { request, course, shared }
+        Search { request, course, shared, idle: Idle::new(request, course) }
     }
 
     /// The best way to save this many pages; where that cannot be done, the way that saves most.
@@ -101,9 +103,9 @@ impl<'a> Search<'a> {
             return self.over_fillings(stock, over, shared.ring_pages);
         }
         // Pages that a ring of this length saves when as much as possible is streamed.
-        let saves = |ring: u64| total(&stock.level(Limits::cap(ring))).saturating_sub(ring);
+        let saves = |ring: u64| total(&self.level(stock, ring)).saturating_sub(ring);
         let mut widest = (0, 0);
-        for ring in stock.breakpoints(BREAKPOINTS) {
+        for ring in stock.breakpoints(self.idle.sizes(), BREAKPOINTS) {
             let saved = saves(ring);
             if saved > widest.1 {
                 widest = (ring, saved);
@@ -113,7 +115,7 @@ impl<'a> Search<'a> {
         if saved < over {
             let mut choice = match widest {
                 0 => Choice::resident(self.request, self.course),
-                _ => self.judge(stock, widest, stock.level(Limits::cap(widest)))?,
+                _ => self.judge(stock, widest, self.level(stock, widest))?,
             };
             choice.missing = over - saved;
             return Ok(choice);
@@ -132,7 +134,7 @@ impl<'a> Search<'a> {
         Ok(choice)
     }
 
-    /// Tries rings from the shortest possible one on.
+    /// Tries rings from the shortest possible one on, unless idle units alone save enough.
     fn over_lengths(
         &self,
         stock: &Stock,
@@ -141,11 +143,14 @@ impl<'a> Search<'a> {
         shortest: u64,
     ) -> Result<Choice, Colliding> {
         let page = self.request.page_bytes;
+        if let Some(ring) = self.idle.shortest_alone(over) {
+            return self.over_fillings(stock, over + ring, ring);
+        }
         let least = LEAST_LEAD_BYTES.div_ceil(page);
+        let leads = MORE_LEADS_MIB.map(|lead| shortest + least + (lead << 20).div_ceil(page));
         let mut lengths = Vec::new();
-        for lead in MORE_LEADS_MIB {
-            let ring = shortest + least + (lead << 20).div_ceil(page);
-            lengths.extend([ring, whole_laps(over, ring)]);
+        for ring in leads.into_iter().chain(self.idle.rings(over)) {
+            lengths.extend([ring, whole_laps(over.saturating_sub(self.idle.most(ring)), ring)]);
         }
         lengths.sort_unstable();
         lengths.dedup();
@@ -161,13 +166,26 @@ impl<'a> Search<'a> {
         }
         // The ring that saves most is the last resort, and the one whose collisions tell what to keep apart:
         // so a budget that was named as the smallest one is always met.
-        pick(found).map_or_else(|| self.judge(stock, widest, stock.level(Limits::cap(widest))), Ok)
+        pick(found).map_or_else(|| self.judge(stock, widest, self.level(stock, widest)), Ok)
+    }
+
+    /// All that a ring of this length can stream.
+    fn level(&self, stock: &Stock, ring: u64) -> Vec<u64> {
+        let mut streamed = stock.level(Limits::cap(ring));
+        self.idle.stream(u64::MAX, ring, &mut streamed);
+        streamed
     }
 
     /// Tries fillings of one ring with this many streamed pages.
     fn over_fillings(&self, stock: &Stock, pages: u64, ring: u64) -> Result<Choice, Colliding> {
-        let Some(level) = stock.fill(pages, Limits::cap(ring)) else {
-            let streamed = stock.level(Limits::cap(ring));
+        let mut idle = vec![0; self.request.units.len()];
+        let used_pages = pages.saturating_sub(self.idle.stream(pages, ring, &mut idle));
+        let fill = |limits| {
+            let used = stock.fill(used_pages, limits)?;
+            Some(used.iter().zip(&idle).map(|(used, idle)| used + idle).collect())
+        };
+        let Some(level) = fill(Limits::cap(ring)) else {
+            let streamed = self.level(stock, ring);
             let missing = pages - total(&streamed);
             return Ok(Choice { missing, ..self.judge(stock, ring, streamed)? });
         };
@@ -175,9 +193,9 @@ impl<'a> Search<'a> {
         let link_ms = level.streamed_bytes as f64 / self.request.link.peak_bytes_per_ms();
         let could_be_faster = level.predicted_ms > SAME_TIME * link_ms.max(self.course.resident_ms);
         let mut found = vec![level];
-        if let Some(slowest) = slowest_pace(stock, pages, ring).filter(|_| could_be_faster) {
+        if let Some(slowest) = slowest_pace(stock, used_pages, ring).filter(|_| could_be_faster) {
             for pace in PACES {
-                if let Some(streamed) = stock.fill(pages, Limits { cap: ring, pace: slowest * pace }) {
+                if let Some(streamed) = fill(Limits { cap: ring, pace: slowest * pace }) {
                     found.extend(self.judge(stock, ring, streamed));
                 }
             }

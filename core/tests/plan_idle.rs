@@ -1,0 +1,127 @@
+//! What happens to weights that no pass uses: they are the first to be streamed, and cost no pass anything.
+#![allow(clippy::unwrap_used, reason = "a test panics when something is missing, and may show its figures")]
+
+mod models;
+
+use flextensor_core::plan::{Plan, PlanNote, PlanRequest, StayReason, plan, plan_increment};
+use flextensor_core::simulate::simulate;
+use flextensor_core::units::{ModelId, UnitId};
+use models::{PAGE, chain, unit};
+
+/// A model that ends each pass early: equal weights of which only the first `used` run.
+fn ends_early(pages: u64, used: usize, all: usize) -> PlanRequest {
+    let mut model = chain(&vec![pages; all], 1.0, true);
+    model.passes[0].uses.truncate(used);
+    model
+}
+
+fn planned(model: &PlanRequest, budget_pages: u64) -> Plan {
+    let request = PlanRequest { budget: Some(budget_pages * PAGE), ..model.clone() };
+    let made = plan(&request).unwrap();
+    assert!(simulate(&request, &made, false).is_ok());
+    made
+}
+
+fn streamed(plan: &Plan) -> Vec<u64> {
+    plan.placements.iter().map(|p| p.streamed_pages).collect()
+}
+
+#[test]
+fn idle_weights_that_save_enough_are_all_that_is_streamed_and_cost_nothing() {
+    let made = planned(&ends_early(50, 6, 10), 400);
+    // Four idle weights gain three pages for every page of ring.
+    assert_eq!(made.ring_pages, 34);
+    assert_eq!(streamed(&made), [0, 0, 0, 0, 0, 0, 32, 34, 34, 34]);
+    assert_eq!((made.predicted_ms, made.streamed_bytes, made.peak_bytes), (6.0, 0, 400 * PAGE));
+    assert_eq!(made.orders, [(ModelId(1), vec![])]);
+    assert!(made.notes.is_empty());
+}
+
+#[test]
+fn where_all_idle_weights_are_needed_the_ring_is_as_long_as_the_longest_of_them() {
+    let made = planned(&ends_early(50, 6, 10), 350);
+    assert_eq!((made.ring_pages, streamed(&made)[5..].to_vec()), (50, vec![0, 50, 50, 50, 50]));
+    assert_eq!((made.streamed_bytes, made.budget_missed()), (0, None));
+}
+
+#[test]
+fn the_ring_of_idle_weights_may_hold_weights_in_use_that_are_then_never_overwritten() {
+    // One idle weight saves nothing through a ring of its own.
+    let made = planned(&ends_early(50, 9, 10), 450);
+    assert_eq!((made.predicted_ms, made.streamed_bytes, made.peak_bytes), (9.0, 0, 450 * PAGE));
+    assert_eq!(streamed(&made)[9], 50);
+    assert_eq!(streamed(&made)[..9].iter().sum::<u64>(), made.ring_pages);
+}
+
+#[test]
+fn weights_in_use_stream_only_what_idle_ones_leave_over() {
+    let model = ends_early(50, 6, 10);
+    let made = planned(&model, 250);
+    assert_eq!((made.budget_missed(), &streamed(&made)[6..]), (None, &[50; 4][..]));
+    let mut hidden = model;
+    hidden.units[6..].iter_mut().for_each(|unit| unit.stay = Some(StayReason::Hidden));
+    let without = planned(&hidden, 250);
+    assert_eq!(streamed(&without)[6..], [0; 4]);
+    assert!(
+        made.predicted_ms < 0.8 * without.predicted_ms,
+        "{} and {} ms",
+        made.predicted_ms,
+        without.predicted_ms
+    );
+    assert!(made.streamed_bytes + 140 * PAGE < without.streamed_bytes);
+}
+
+#[test]
+fn an_idle_weight_longer_than_the_ring_keeps_the_rest_resident() {
+    let mut model = ends_early(20, 20, 20);
+    model.units.push(unit(20, 300, true));
+    let wanted = PlanRequest { ring_override: Some(60 * PAGE), ..model.clone() };
+    let made = planned(&wanted, 550);
+    assert_eq!((made.ring_pages, made.streamed_pages(UnitId(20))), (60, 60));
+    model.units[20].splittable = false;
+    let whole = planned(&PlanRequest { ring_override: Some(60 * PAGE), ..model }, 550);
+    assert_eq!((whole.ring_pages, whole.streamed_pages(UnitId(20))), (60, 0));
+}
+
+#[test]
+fn the_smallest_budget_counts_idle_weights_as_streamable() {
+    let mut model = ends_early(50, 2, 10);
+    for (budget, smallest) in [(40, 50), (49, 50)] {
+        let made = planned(&model, budget);
+        let note = PlanNote::BudgetMissed { smallest_budget: smallest * PAGE, asked: budget * PAGE };
+        assert_eq!((made.notes, streamed(&planned(&model, smallest))), (vec![note], vec![50; 10]));
+    }
+    model.units[2..].iter_mut().for_each(|unit| unit.stay = Some(StayReason::Hidden));
+    assert_eq!(planned(&model, 40).budget_missed(), Some(450 * PAGE));
+}
+
+#[test]
+fn the_bound_asks_for_no_bytes_that_no_pass_reads() {
+    let made = planned(&ends_early(50, 6, 10), 250);
+    let link = PlanRequest::default().link.peak_bytes_per_ms();
+    assert!((made.bound_ms - f64::max(6.0, 50.0 * PAGE as f64 / link)).abs() < 1e-9, "{}", made.bound_ms);
+}
+
+#[test]
+fn weights_held_together_still_fit_a_ring_made_for_idle_ones() {
+    let mut model = ends_early(30, 9, 12);
+    model.passes[0].uses.iter_mut().for_each(|used| used.owner /= 3);
+    for budget in [355, 300, 200, 100] {
+        let made = planned(&model, budget);
+        assert_eq!(made.budget_missed(), None, "{budget} pages");
+    }
+}
+
+#[test]
+fn idle_weights_of_a_second_model_follow_on_the_ring_that_exists() {
+    let running = planned(&chain(&[50; 10], 1.0, true), 300);
+    let mut second = ends_early(20, 5, 10);
+    second.units.iter_mut().for_each(|unit| unit.id.0 += 100);
+    second.passes[0].uses.iter_mut().for_each(|used| used.unit.0 += 100);
+    let request = PlanRequest { budget: Some(120 * PAGE), ..second };
+    let made = plan_increment(&running, &request).unwrap();
+    assert_eq!(streamed(&made), [0, 0, 0, 0, 0, 0, 20, 20, 20, 20]);
+    assert_eq!((made.streamed_bytes, made.peak_bytes, made.ring_pages), (0, 120 * PAGE, running.ring_pages));
+    let last = running.layout.last().unwrap();
+    assert_eq!(made.layout[0].start, (last.start + last.pages) % running.ring_pages);
+}
