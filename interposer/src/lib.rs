@@ -16,6 +16,5 @@ mod init;
 mod log;
 mod outcome;
 mod resolve;
-#[allow(dead_code, reason = "being put together")]
 mod runtime;
 mod selftest;

@@ -55,6 +55,8 @@ pub(crate) struct Recorder {
     finished: Vec<Pass>,
     pub(crate) collector: ProfileCollector,
     spare: Vec<Event>,
+    /// Owners whose forward was ever entered.
+    ran: BTreeSet<(ModelId, u32)>,
     /// Hits that no rule counted as a use.
     pub(crate) doubtful: u64,
     pub(crate) hits: u64,
@@ -77,6 +79,7 @@ pub(crate) fn recorder<T>(work: impl FnOnce(&mut Recorder) -> T) -> T {
 pub(crate) fn owner_enter(model: ModelId, owner: u32) {
     let _ = OWNERS.try_with(|owners| owners.borrow_mut().push((model, owner)));
     recorder(|recorder| {
+        recorder.ran.insert((model, owner));
         if let Some(pass) = recorder.active.iter_mut().rev().find(|pass| pass.model == model) {
             pass.entered.insert(owner);
         }
@@ -226,6 +229,17 @@ impl Recorder {
         }
     }
 
+    /// Whether a unit that no launch showed may be taken as unused: its model reports owners, and none of the unit's ever ran. An owner that ran
+    /// without showing its weight reads it in a way that cannot be seen.
+    pub(crate) fn is_idle(&self, unit: UnitId, model: ModelId) -> bool {
+        let reports = self.ran.iter().any(|(ran, _)| *ran == model);
+        let holders = self.holders.get(&unit);
+        reports
+            && holders.is_some_and(|holders| {
+                !holders.iter().any(|holder| self.ran.contains(&(holder.model, holder.owner)))
+            })
+    }
+
     /// These units are gone.
     pub(crate) fn forget_units(&mut self, units: &[UnitId]) {
         self.holders.retain(|unit, _| !units.contains(unit));
@@ -235,6 +249,7 @@ impl Recorder {
     pub(crate) fn forget(&mut self, model: ModelId) {
         self.collector.forget(model);
         self.active.retain(|pass| pass.model != model);
+        self.ran.retain(|(ran, _)| *ran != model);
         for holders in self.holders.values_mut() {
             holders.retain(|holder| holder.model != model);
         }

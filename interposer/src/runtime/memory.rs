@@ -1,7 +1,7 @@
 //! Allocation and release: large allocations become regions, and go when their users have ended.
 //! What becomes of weights in them is decided elsewhere.
 
-use super::arena::{Meaning, PAGE, arena, arena_or_reserve};
+use super::arena::{Meaning, arena, arena_or_reserve};
 use super::regions::Region;
 use super::streaming::ring_of;
 use super::world::{UnitState, World, world};
@@ -77,9 +77,4 @@ pub(crate) fn range(address: u64) -> Option<(u64, u64)> {
 /// GPU bytes that regions hold on all devices, rings not included.
 pub(crate) fn region_bytes() -> u64 {
     world().regions.values().map(Region::private_bytes).sum()
-}
-
-/// A region's size in whole pages, for messages.
-pub(crate) fn whole_pages(bytes: u64) -> u64 {
-    bytes.div_ceil(PAGE) * PAGE
 }

@@ -161,10 +161,11 @@ fn unit_for(world: &mut World, model: ModelId, region: u64, weights: &[Named]) -
             id
         }
         None => {
-            if covered(weights) < MIN_COVER * (end - first) as f64 {
+            let region = world.regions.get(&region)?;
+            // What lies behind the allocation's end is nobody's.
+            if covered(weights) < MIN_COVER * (end.min(region.base + region.bytes) - first) as f64 {
                 return None;
             }
-            let region = world.regions.get(&region)?;
             let id = UnitId(world.units.len() as u32);
             let unit = Unit {
                 id,

@@ -17,8 +17,6 @@ pub(crate) struct Found {
     pub(crate) address: u64,
     /// Offset of the word in the kernel's parameters, in bytes.
     pub(crate) offset: u32,
-    /// The parameter it stands in; unused for a packed buffer.
-    pub(crate) parameter: u32,
 }
 
 /// What a launch passes: one pointer for each parameter, or one packed buffer.
@@ -81,12 +79,7 @@ impl Parameters {
                         words(start, parameter.bytes as usize, 8, |at, address| {
                             let meaning = arena.meaning(address);
                             if meaning != Meaning::Nothing {
-                                seen(Found {
-                                    meaning,
-                                    address,
-                                    offset: parameter.offset + at as u32,
-                                    parameter: index as u32,
-                                });
+                                seen(Found { meaning, address, offset: parameter.offset + at as u32 });
                             }
                         })
                     };
@@ -97,7 +90,7 @@ impl Parameters {
                 words(buffer, bytes, 4, |at, address| {
                     let meaning = arena.meaning(address);
                     if meaning != Meaning::Nothing {
-                        seen(Found { meaning, address, offset: at as u32, parameter: 0 });
+                        seen(Found { meaning, address, offset: at as u32 });
                     }
                 });
             },

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::streaming::{MAX_DEVICES, ring_of};
 use super::switch::{Decided, peak_gb_per_s};
-use super::world::{UnitState, World, world};
+use super::world::{Unit, UnitState, World, world};
 use super::{learn, memory, passes, shadow};
 use crate::outcome;
 use crate::selftest;
@@ -109,6 +109,7 @@ fn placements(world: &World) -> Vec<Value> {
         .map(|unit| {
             json!({
                 "name": unit.name(),
+                "owner": owner(world, unit),
                 "device": unit.device,
                 "bytes": unit.bytes(),
                 "pages": unit.pages,
@@ -118,6 +119,13 @@ fn placements(world: &World) -> Vec<Value> {
             })
         })
         .collect()
+}
+
+/// Path and class of the module that holds the unit's first weight.
+fn owner(world: &World, unit: &Unit) -> Option<String> {
+    let first = unit.members.first()?;
+    let owner = world.models.get(&first.model)?.owners.get(&first.owner)?;
+    Some(format!("{} ({})", owner.path, owner.class))
 }
 
 /// Ring bytes, shadow bytes, and the sum of all rings' counters.

@@ -187,11 +187,6 @@ impl Streaming {
         self.units.iter().flatten().map(|unit| unit.pages * PAGE).sum()
     }
 
-    /// All streamed units.
-    pub(crate) fn streamed(&self) -> impl Iterator<Item = &StreamedUnit> {
-        self.units.iter().flatten()
-    }
-
     fn perform(&mut self) {
         let commands = std::mem::take(&mut self.commands);
         for &command in &commands {

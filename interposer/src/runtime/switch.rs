@@ -83,6 +83,7 @@ struct Request {
 fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
     let config = super::config();
     let profile = learn::recorder(|recorder| recorder.collector.profile(id));
+    let hidden = hidden_units(id, profile.as_ref());
     let world = world();
     let model = world.models.get(&id)?;
     let device = model.device;
@@ -101,7 +102,7 @@ fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
             bytes: unit.bytes().min(unit.pages * PAGE),
             pages: unit.pages,
             splittable: true,
-            stay: unit.stay.or_else(|| (!used(unit.id)).then_some(StayReason::Hidden)),
+            stay: unit.stay.or_else(|| hidden.contains(&unit.id).then_some(StayReason::Hidden)),
         })
         .collect();
     let placed: u64 = mine.iter().map(|unit| unit.pages * PAGE).sum();
@@ -120,6 +121,16 @@ fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
         },
         mine: ids,
         resident_ms,
+    })
+}
+
+/// Units that no launch of the usual pass showed, though their owners ran.
+fn hidden_units(id: ModelId, profile: Option<&PassProfile>) -> Vec<UnitId> {
+    let units = world().models.get(&id).map(|model| model.units.clone()).unwrap_or_default();
+    let shown =
+        |unit: UnitId| profile.is_some_and(|profile| profile.uses.iter().any(|used| used.unit == unit));
+    learn::recorder(|recorder| {
+        units.into_iter().filter(|&unit| !shown(unit) && !recorder.is_idle(unit, id)).collect()
     })
 }
 
