@@ -55,6 +55,8 @@ pub(crate) struct Recorder {
     finished: Vec<Pass>,
     pub(crate) collector: ProfileCollector,
     spare: Vec<Event>,
+    /// Units that launches showed in their owner's forward.
+    shown: BTreeSet<UnitId>,
     /// Owners whose forward was ever entered.
     ran: BTreeSet<(ModelId, u32)>,
     /// Hits that no rule counted as a use.
@@ -229,8 +231,8 @@ impl Recorder {
         }
     }
 
-    /// Whether a unit that no launch showed may be taken as unused: its model reports owners, and none of the unit's ever ran. An owner that ran
-    /// without showing its weight reads it in a way that cannot be seen.
+    /// Whether a unit that the usual pass does not use may be taken as unused: its model reports owners, and none of the unit's ever ran without
+    /// showing it. An owner that did reads it in a way that cannot be seen.
     pub(crate) fn is_idle(&self, unit: UnitId, model: ModelId) -> bool {
         let reports = self.ran.iter().any(|(ran, _)| *ran == model);
         let holders = self.holders.get(&unit);
@@ -243,6 +245,7 @@ impl Recorder {
     /// These units are gone.
     pub(crate) fn forget_units(&mut self, units: &[UnitId]) {
         self.holders.retain(|unit, _| !units.contains(unit));
+        self.shown.retain(|unit| !units.contains(unit));
     }
 
     /// The model is gone.
@@ -267,6 +270,9 @@ impl Recorder {
                 let _ = event::record(end, stream);
             }
             return Noted::GoesOn;
+        }
+        if certain {
+            self.shown.insert(unit);
         }
         let end = if timed { self.mark(stream) } else { None };
         self.active[at].uses.push(Seen { unit, owner: holder.owner, certain, end });

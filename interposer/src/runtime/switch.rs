@@ -92,8 +92,6 @@ fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
     let mine: Vec<_> =
         world.units.iter().filter(learnt).filter(|unit| model.units.contains(&unit.id)).collect();
     let ids: Vec<UnitId> = mine.iter().map(|unit| unit.id).collect();
-    let used =
-        |unit: UnitId| profile.as_ref().is_some_and(|profile| profile.uses.iter().any(|u| u.unit == unit));
     let units = mine
         .iter()
         .map(|unit| UnitInfo {
