@@ -9,7 +9,7 @@ use crate::exec::work::Work;
 use crate::exec::{NullStream, capture, enqueue, stream_of};
 use crate::memory::access::{self, End};
 use crate::memory::physical::Place;
-use crate::memory::space::{self, HostKind, Space};
+use crate::memory::space::{self, HostKind};
 use crate::pointer::{In, Out};
 use crate::status::{Done, Status};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ const STAGED: u64 = 64 << 10;
 /// One end of a copy as the driver sees it, and whether it lies in host memory.
 fn end(address: u64, bytes: u64) -> Result<(End, bool), Status> {
     let view = space::view();
-    if Space::is_device_address(address) {
+    if view.is_device_address(address) {
         let (_, mapping) = view.mapping(address).ok_or(Status::INVALID_VALUE)?;
         let covered: u64 = view.pieces(address, bytes).iter().map(|piece| piece.bytes).sum();
         if covered != bytes {

@@ -123,9 +123,9 @@ impl Space {
         holding(&self.host, address, |range| range.bytes)
     }
 
-    /// Whether the address lies where only device memory can be.
-    pub(crate) fn is_device_address(address: u64) -> bool {
-        (FIRST_ALLOCATION..END).contains(&address)
+    /// Whether the address lies where device memory is handed out, and no host memory has been registered there since.
+    pub(crate) fn is_device_address(&self, address: u64) -> bool {
+        (FIRST_ALLOCATION..END).contains(&address) && self.host_range(address).is_none()
     }
 
     /// Reserves addresses, at `wanted` if it is free.
@@ -140,8 +140,12 @@ impl Space {
         let mut candidate = round_up(FIRST_RESERVATION, unit).ok_or(Status::INVALID_VALUE)?;
         let taken: Vec<(u64, u64)> = self.reservations.iter().map(|(base, size)| (*base, *size)).collect();
         for (base, size) in taken.into_iter().chain([(END, 0)]) {
-            if base >= candidate && base - candidate >= bytes && self.take(candidate, bytes) {
-                return Ok(candidate);
+            // Host memory may lie where a reservation was given back.
+            while base >= candidate && base - candidate >= bytes {
+                if self.take(candidate, bytes) {
+                    return Ok(candidate);
+                }
+                candidate = round_up(candidate + bytes, unit).ok_or(Status::OUT_OF_MEMORY)?;
             }
             candidate = candidate.max(round_up(base + size, unit).ok_or(Status::OUT_OF_MEMORY)?);
         }
@@ -325,7 +329,9 @@ impl Space {
     /// Page-locks host memory.
     pub(crate) fn register(&mut self, address: u64, range: HostRange) -> Done {
         let end = address.checked_add(range.bytes).ok_or(Status::INVALID_VALUE)?;
-        if address == 0 || range.bytes == 0 || Self::is_device_address(address) || end > 1 << 47 {
+        let reserved = overlaps(&self.reservations, address, range.bytes, |size| *size);
+        let mapped = overlaps(&self.mappings, address, range.bytes, |mapping| mapping.bytes);
+        if address == 0 || range.bytes == 0 || reserved || mapped || end > 1 << 47 {
             return Err(Status::INVALID_VALUE);
         }
         if overlaps(&self.host, address, range.bytes, |range| range.bytes) {
