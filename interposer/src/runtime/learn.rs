@@ -235,11 +235,9 @@ impl Recorder {
     /// showing it. An owner that did reads it in a way that cannot be seen.
     pub(crate) fn is_idle(&self, unit: UnitId, model: ModelId) -> bool {
         let reports = self.ran.iter().any(|(ran, _)| *ran == model);
-        let holders = self.holders.get(&unit);
-        reports
-            && holders.is_some_and(|holders| {
-                !holders.iter().any(|holder| self.ran.contains(&(holder.model, holder.owner)))
-            })
+        let ran = |holder: &Holder| self.ran.contains(&(holder.model, holder.owner));
+        let any_ran = self.holders.get(&unit).is_some_and(|holders| holders.iter().any(ran));
+        reports && (self.shown.contains(&unit) || !any_ran)
     }
 
     /// These units are gone.
