@@ -379,7 +379,9 @@ impl Pager {
     /// The unit's owner has returned. Launches behind a held unit's readers may have read it without showing it: the readers' events move here.
     pub fn end_use(&mut self, unit: UnitId, out: &mut Vec<Command>) {
         let Some(index) = self.slot(unit) else { return };
-        self.slots[index].release_hold(out);
+        if std::mem::take(&mut self.slots[index].held) {
+            self.slots[index].move_readers(|_| true, out);
+        }
         self.end_slot(index);
     }
 
@@ -412,16 +414,17 @@ impl Pager {
     /// Rule 12, first half: orders the demand stream behind all users of the unit and writes it back if dirty.
     /// The caller must let no launch show the unit from here on, and wait for both copy streams: pages that were taken from
     /// the unit may still be waited for there. False while a launch that shows the unit is between check and enqueue.
+    /// Nothing else changes: a caller that finds no private pages lets launches in again.
     pub fn evict(&mut self, unit: UnitId, out: &mut Vec<Command>) -> bool {
         let Some(index) = self.slot(unit) else { return true };
         if self.slots[index].pins > 0 || self.slots[index].redirects > 0 {
             return false;
         }
-        self.slots[index].release_hold(out);
+        if self.slots[index].held {
+            self.slots[index].move_readers(|_| true, out);
+        }
         self.guard_shadow(index, CopyStream::Demand, out);
         self.guard(index, CopyStream::Demand, out);
-        self.end_slot(index);
-        self.invalidate(index);
         true
     }
 
@@ -430,6 +433,8 @@ impl Pager {
         let Some(index) = self.slot(unit) else { return };
         self.slot_of[unit.0 as usize] = u32::MAX;
         self.orders.remove(index as u32);
+        self.slots[index].held = false;
+        self.end_slot(index);
         self.realign();
     }
 

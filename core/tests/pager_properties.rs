@@ -72,6 +72,19 @@ enum Action {
     Private {
         unit: usize,
     },
+    /// Private pages were wanted and could not be had.
+    GivenUp {
+        unit: usize,
+    },
+    StreamAgain {
+        unit: usize,
+        start: u32,
+    },
+    /// The program is known to do something else now.
+    NewOrder {
+        model: usize,
+        turned_by: usize,
+    },
     Steps(u64),
 }
 
@@ -114,11 +127,11 @@ fn lay_around(ring: u32, units: &mut [(u32, u32)]) {
 
 fn kinds() -> impl Strategy<Value = Kind> {
     let effect = prop_oneof![
-        3 => Just(Effect::Reads(0, usize::MAX)),
+        3 => Just(Effect::Reads(0, 99)),
         1 => (0usize..3, 1usize..3).prop_map(|(first, count)| Effect::Reads(first, count)),
         2 => Just(Effect::Nothing),
         1 => (0usize..3, 1usize..3).prop_map(|(first, count)| Effect::Writes(first, count)),
-        1 => Just(Effect::Writes(0, usize::MAX)),
+        1 => Just(Effect::Writes(0, 99)),
     ];
     let certainty = prop_oneof![
         2 => Just(Certainty::Owner),
@@ -159,6 +172,9 @@ fn actions() -> impl Strategy<Value = Action> {
         1 => (0usize..3).prop_map(|model| Action::PassEnd { model }),
         1 => stream().prop_map(|stream| Action::Destroy { stream }),
         1 => (0usize..8).prop_map(|unit| Action::Private { unit }),
+        1 => (0usize..8).prop_map(|unit| Action::GivenUp { unit }),
+        1 => (0usize..8, 0u32..10).prop_map(|(unit, start)| Action::StreamAgain { unit, start }),
+        1 => (0usize..3, 0usize..8).prop_map(|(model, turned_by)| Action::NewOrder { model, turned_by }),
         3 => (1u64..60).prop_map(Action::Steps),
     ]
 }
@@ -174,13 +190,26 @@ struct Program {
 
 impl Program {
     fn new(setting: &Setting) -> Self {
-        let mut world = World::new(setting.ring, setting.chunk, &setting.units, setting.seed);
-        for (model, uses) in (0..).zip(&setting.orders) {
-            let uses: Vec<_> = uses.iter().map(|&(unit, owner)| (UnitId(unit), owner)).collect();
-            world.pager.set_order(ModelId(model), &uses);
-        }
+        let world = World::new(setting.ring, setting.chunk, &setting.units, setting.seed);
         let threads = (0..THREADS).map(|_| None).collect();
-        Self { world, setting: setting.clone(), threads, at: 0, pace: Dice(setting.seed ^ 1) }
+        let mut program =
+            Self { world, setting: setting.clone(), threads, at: 0, pace: Dice(setting.seed ^ 1) };
+        program.set_orders(0);
+        program
+    }
+
+    fn set_orders(&mut self, turned_by: usize) {
+        (0..self.setting.orders.len()).for_each(|model| self.set_order(model, turned_by));
+    }
+
+    fn set_order(&mut self, model: usize, turned_by: usize) {
+        let mut uses: Vec<_> =
+            self.setting.orders[model].iter().map(|&(unit, owner)| (UnitId(unit), owner)).collect();
+        if !uses.is_empty() {
+            let by = turned_by % uses.len();
+            uses.rotate_left(by);
+        }
+        self.world.pager.set_order(ModelId(model as u64), &uses);
     }
 
     fn act(&mut self, action: &Action) {
@@ -215,6 +244,21 @@ impl Program {
                 }
             }
             Action::Private { unit } => _ = self.world.make_private(UnitId(unit_of(unit))),
+            Action::GivenUp { unit } => {
+                if self.world.pager.streams(UnitId(unit_of(unit))) {
+                    self.world.evict(UnitId(unit_of(unit)));
+                }
+            }
+            Action::StreamAgain { unit, start } => {
+                let unit = unit_of(unit);
+                if !self.is_open(|shown| shown.hit.unit.0 == unit) {
+                    self.world.stream_again(UnitId(unit), start % self.setting.ring);
+                    self.set_orders(0);
+                }
+            }
+            Action::NewOrder { model, turned_by } => {
+                self.set_order(model % self.setting.orders.len(), turned_by)
+            }
             Action::Steps(steps) => self.world.gpu.run(steps),
         }
         let steps = [0, 0, 1, 4, 30][self.pace.below(5) as usize];

@@ -422,6 +422,43 @@ fn a_unit_stays_streamed_while_a_launch_that_shows_it_is_open() {
     });
 }
 
+#[test]
+fn a_private_unit_leaves_its_pages_to_others() {
+    in_every_order(SAME, |world| {
+        world.launch(S1, &[reads(0).held()]);
+        assert!(world.make_private(UnitId(0)));
+        assert_eq!(world.launch(S1, &[reads(1)]), [Verdict::Ready]);
+    });
+    let mut world = World::new(4, 2, SAME, 0);
+    set_order(&mut world, &[0, 1]);
+    world.launch(S1, &[reads(0)]);
+    assert!(world.make_private(UnitId(0)));
+    world.take_journal();
+    world.prefetch(S1);
+    assert_eq!(pages_in(&world.take_journal(), CopyStream::Prefetch), 2, "its use has ended with it");
+}
+
+#[test]
+fn a_unit_that_could_not_become_private_is_streamed_on() {
+    in_every_order(SAME, |world| {
+        world.launch(S1, &[writes(0)]);
+        assert!(world.evict(UnitId(0)));
+        world.launch(S2, &[reads(0)]);
+    });
+}
+
+#[test]
+fn a_private_unit_is_streamed_again() {
+    in_every_order(SAME, |world| {
+        world.launch(S1, &[reads(0)]);
+        assert!(world.make_private(UnitId(0)));
+        world.launch(S1, &[writes(0)]);
+        world.stream_again(UnitId(0), 1);
+        world.launch(S1, &[reads(1)]);
+        world.launch(S2, &[reads(0)]);
+    });
+}
+
 // Rule 5.
 
 /// A world in which unit 0 was read on `S1` and unit 1 is next.

@@ -99,13 +99,6 @@ impl Slot {
         event_of(&mut self.shadow_users, stream, pool)
     }
 
-    /// The unit may be overwritten again, behind what its readers' streams carry now.
-    pub(super) fn release_hold(&mut self, out: &mut Vec<Command>) {
-        if std::mem::take(&mut self.held) {
-            self.move_readers(|_| true, out);
-        }
-    }
-
     /// Launches behind these streams' readers may have read the unit unseen: the readers' events move behind them.
     pub(super) fn move_readers(&mut self, which: impl Fn(StreamId) -> bool, out: &mut Vec<Command>) {
         self.guarded = [false; 2];

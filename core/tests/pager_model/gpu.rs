@@ -345,6 +345,13 @@ impl Gpu {
         }
     }
 
+    /// The unit's private bytes become its shadow's, and its addresses lead to another run of the ring.
+    pub(crate) fn move_to_shadow(&mut self, unit: UnitId, start: u32) {
+        let memory = &mut self.memory[unit.0 as usize];
+        memory.shadow = std::mem::take(&mut memory.private);
+        memory.start = start as usize;
+    }
+
     fn ring_page(&self, unit: UnitId, page: usize) -> usize {
         (self.memory[unit.0 as usize].start + page) % self.ring.len()
     }

@@ -279,14 +279,8 @@ impl World {
         if !self.pager.streams(unit) {
             return true;
         }
-        let free = self.pager.evict(unit, &mut self.commands);
-        self.perform();
-        if !free {
+        if !self.evict(unit) {
             return false;
-        }
-        self.gpu.drain_copies();
-        if self.gpu.touches(unit) {
-            self.gpu.set_fault(format!("{unit:?} was unmapped while in use"));
         }
         let memory = &mut self.gpu.memory[unit.0 as usize];
         memory.private = memory.shadow.clone();
@@ -302,6 +296,28 @@ impl World {
             self.gpu.set_fault(format!("{unit:?} became private before its last write"));
         }
         true
+    }
+
+    /// The first half of rule 12: the unit's bytes are in its shadow, and nobody is at them. It may be streamed on.
+    pub(crate) fn evict(&mut self, unit: UnitId) -> bool {
+        let free = self.pager.evict(unit, &mut self.commands);
+        self.perform();
+        if free {
+            self.gpu.drain_copies();
+            if self.gpu.touches(unit) {
+                self.gpu.set_fault(format!("{unit:?} was unmapped while in use"));
+            }
+        }
+        free
+    }
+
+    /// A private unit that no open launch shows and no owner holds is streamed again, at a place of its own.
+    pub(crate) fn stream_again(&mut self, unit: UnitId, start: u32) {
+        if !self.pager.streams(unit) && self.known[unit.0 as usize].held_on.is_empty() {
+            self.gpu.drain();
+            self.gpu.move_to_shadow(unit, start);
+            self.pager.add_unit(unit, start, self.known[unit.0 as usize].pages.len() as u32);
+        }
     }
 
     /// Runs everything; every unit that is still streamed must end in its shadow as the program last wrote it.
