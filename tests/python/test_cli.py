@@ -1,7 +1,9 @@
 """The command line: what it checks before it starts a program, what the program gets, and what it says."""
 
+import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -278,3 +280,30 @@ def test_report_of_a_file_that_is_none_says_so(package, tmp_path):
     ):
         result = flextensor(package, "report", str(tmp_path / name))
         assert result.returncode == 1 and words in result.stderr
+
+
+def test_the_native_module_needs_no_python_library_of_the_machine_that_built_it():
+    said = subprocess.run(
+        ["readelf", "-dW", PACKAGE / "_native.abi3.so"], capture_output=True, text=True, check=True
+    )
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", said.stdout))
+    assert needed <= {
+        "libc.so.6",
+        "libgcc_s.so.1",
+        "ld-linux-x86-64.so.2",
+        "libm.so.6",
+        "libdl.so.2",
+        "libpthread.so.0",
+    }
+
+
+def test_the_stub_describes_the_native_module_as_it_is():
+    from flextensor import _native
+
+    stub = ast.parse((PACKAGE / "_native.pyi").read_text())
+    described = {
+        getattr(node, "name", None) or node.target.id
+        for node in stub.body
+        if not isinstance(node, ast.Expr | ast.ImportFrom)
+    }
+    assert described == {name for name in dir(_native) if not name.startswith("_")}

@@ -481,3 +481,33 @@ def test_what_a_forward_returns_does_not_count_for_its_shape(calls, nets):
     net = Returns()
     assert net(nets.torch.ones(2))["x"].shape == (2,)
     assert names(calls.take(*MARKS)) == ["pass_begin", "pass_end"]
+
+
+def test_endless_reports_of_new_memory_do_not_keep_the_search_on(calls, nets):
+    from flextensor import hook
+
+    arrive()
+    net = nets.Net()
+    searched = 0
+    for _ in range(60):
+        arrive()
+        net(nets.tokens)
+        searched += hook._process._search._global is not None
+    assert searched < 20
+    hook._process._search._pause_end = 0.0
+    arrive()
+    assert hook._process._search._global is not None
+
+
+def test_a_report_during_the_pause_is_made_up_for_at_a_later_pass(calls, nets):
+    from flextensor import hook
+
+    arrive()
+    net = nets.Net()
+    for _ in range(30):
+        arrive()
+        net(nets.tokens)
+    assert hook._process._search._global is None and hook._process._search._due
+    hook._process._search._pause_end = 0.0
+    net(nets.tokens)
+    assert hook._process._search._global is not None

@@ -109,8 +109,8 @@ class ProcessHook:
                 return
             self.watch.refresh()
             self._holding.sweep(STORAGES_A_PASS)
-            if self._search.census_due and not self._tracing:
-                self._search.census()
+            if self.watch.safe and not self._tracing:
+                self._search.catch_up()
             module = root.module()
             if module is not None and root.changed():
                 self._name(root, module)

@@ -21,6 +21,10 @@ from torch.nn.modules import module as module_hooks
 from flextensor import _native, compiling, naming
 
 QUIET_FORWARDS = 3
+# A program that gets and gives back GPU memory all the time reports new memory all the time: after some armings
+# that found nothing they are spaced out, by pauses that double up to the longest, in seconds.
+FRUITLESS_ARMINGS = 3
+LONGEST_PAUSE = 2.0
 # Looking through all living objects may take this share of the time.
 SCAN_SHARE = 0.05
 
@@ -40,26 +44,42 @@ class Search:
         self._scan_end = 0.0
         self._scan_cost = 0.0
         self._wrapper: weakref.ref | None = None
-        self.census_due = False
+        self._due = False
+        self._census_due = False
+        self._found = False
+        self._fruitless = 0
+        self._pause_end = 0.0
 
     def arm(self) -> None:
-        """New memory was reported: looks at forwards again."""
+        """New memory was reported: looks at forwards again, at once or when the pause is over."""
+        self._due = time.monotonic() < self._pause_end
+        if self._due:
+            return
         self._rejected.clear()
-        # How often each module was seen since something new was found; counted for each, because the parts of
-        # a module that is no root are seen like others.
-        self._seen: Counter[int] = Counter()
         self._armed = True
         if self._global is not None:
             return
+        self._seen.clear()
         if self._wrapper_lives():
             self.close()
             return
         self._global = module_hooks.register_module_forward_pre_hook(self._hook())
         self._host.watch.watch_wrapping()
 
+    def catch_up(self) -> None:
+        """Does what had to wait, if it may be done now."""
+        if self._due:
+            self.arm()
+        if self._census_due:
+            self.census()
+
     def close(self) -> None:
         """Takes the global hook away and hooks what is left unnamed."""
         self._armed = False
+        self._fruitless = 0 if self._found else min(self._fruitless + 1, 10)
+        self._found = False
+        if self._fruitless >= FRUITLESS_ARMINGS:
+            self._pause_end = time.monotonic() + min(0.05 * 2**self._fruitless, LONGEST_PAUSE)
         self.unhook_global()
         self._host.watch.unwatch_wrapping()
         self.census()
@@ -76,7 +96,7 @@ class Search:
         if self._armed:
             self.arm()
         else:
-            self.census_due = True
+            self._census_due = True
             self.census()
 
     def unhook_global(self) -> None:
@@ -95,6 +115,8 @@ class Search:
             root = self._host.adopt(module)
             if root is not None:
                 self._seen.clear()
+                self._found = True
+                self._pause_end = 0.0
                 # The hooks just put in come too late for this forward: the module has already listed those it
                 # will call before.
                 root.begin(_native.hash_inputs(arguments, keywords))
@@ -114,14 +136,14 @@ class Search:
         """Hooks the living modules that hold unnamed weights, and their containers."""
         start = time.monotonic()
         if (start - self._scan_end) * SCAN_SHARE < self._scan_cost:
-            self.census_due = True
+            self._census_due = True
             return
         modules = [thing for thing in gc.get_objects() if issubclass(type(thing), nn.Module)]
         for module in self._unnamed_and_containers(modules):
             if id(module) not in self._candidates:
                 self._candidates[id(module)] = module.register_forward_pre_hook(self._hook(), prepend=True)
                 weakref.finalize(module, self._candidates.pop, id(module), None).atexit = False
-        self.census_due = False
+        self._census_due = False
         self._scan_end = time.monotonic()
         self._scan_cost = self._scan_end - start
 
