@@ -511,3 +511,43 @@ def test_a_report_during_the_pause_is_made_up_for_at_a_later_pass(calls, nets):
     hook._process._search._pause_end = 0.0
     net(nets.tokens)
     assert hook._process._search._global is not None
+
+
+def test_an_interrupt_in_our_own_work_leaves_no_lock_behind(calls, nets):
+    from flextensor import hook
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    arrive()
+    with pytest.raises(KeyboardInterrupt):
+        hook._process.later(interrupt)
+    net = nets.Net()
+    finished = threading.Thread(target=net, args=(nets.tokens,), daemon=True)
+    finished.start()
+    finished.join(20)
+    assert not finished.is_alive()
+    assert calls.names()[-2:] == ["pass_begin", "pass_end"]
+
+
+def test_what_arrives_while_another_thread_is_at_work_waits_for_nobody_and_is_done_later(calls, nets):
+    from flextensor import hook
+
+    arrive()
+    held, go = threading.Event(), threading.Event()
+
+    def hold():
+        with hook._process._lock:
+            held.set()
+            go.wait(20)
+        hook._process._run_tasks()
+
+    done = []
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(20)
+    hook._process.later(lambda: done.append(True))
+    assert done == []
+    go.set()
+    holder.join(20)
+    assert done == [True]

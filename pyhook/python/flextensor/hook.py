@@ -51,12 +51,27 @@ def arrive() -> None:
         _LOG.warning("no weight is streamed: %s", error)
 
 
+def _locked(method: Callable) -> Callable:
+    """Runs a method under the lock; afterwards what was put off meanwhile. The lock's own `with` cannot be left
+    locked by an interrupt."""
+
+    @functools.wraps(method)
+    def under_lock(self: "ProcessHook", *arguments: Any) -> Any:
+        try:
+            with self._lock:
+                return method(self, *arguments)
+        finally:
+            self._run_tasks()
+
+    return under_lock
+
+
 class ProcessHook:
-    """The one hook of a process. `_lock` guards all of its state; it is never taken by waiting where this
-    thread may hold it already (arrivals and finalizers come between any two bytecodes), see `later`."""
+    """The one hook of a process. `_lock` guards all of its state. Arrivals and finalizers come between any two
+    bytecodes, also of a thread that holds the lock, and must not wait for others: see `later`."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._tasks: deque[Callable[[], None]] = deque()
         self._roots: dict[int, Root] = {}
         self._namings: dict[int, Naming] = {}
@@ -86,44 +101,44 @@ class ProcessHook:
         root = self._roots.get(id(module))
         return root if root is not None and root.module() is module else None
 
+    @_locked
     def adopt(self, module: nn.Module) -> Root | None:
         """Makes `module` a root if it has weights on the GPU and the interposer takes them."""
-        with _Locked(self):
-            if not self._on or not naming.has_weights(module):
-                return None
-            root = Root(next(self._keys), module, self)
-            self._name(root, module)
-            if not root.namings:
-                return None
-            self._roots[id(module)] = root
-            self._search.forget_candidates_in(module)
-            forget = functools.partial(self._forget, id(module), root)
-            weakref.finalize(module, self.later, forget).atexit = False
-            root.hook(self.failed)
-            return root
+        if not self._on or not naming.has_weights(module):
+            return None
+        root = Root(next(self._keys), module, self)
+        self._name(root, module)
+        if not root.namings:
+            return None
+        self._roots[id(module)] = root
+        self._search.forget_candidates_in(module)
+        forget = functools.partial(self._forget, id(module), root)
+        weakref.finalize(module, self.later, forget).atexit = False
+        root.hook(self.failed)
+        return root
 
+    @_locked
     def before_pass(self, root: Root) -> None:
         """Looks at a few storages and weights; names what has been replaced."""
-        with _Locked(self):
-            if not self._on:
-                return
-            self.watch.refresh()
-            self._holding.sweep(STORAGES_A_PASS)
-            if self.watch.safe and not self._tracing:
-                self._search.catch_up()
-            module = root.module()
-            if module is not None and root.changed():
-                self._name(root, module)
-                if not root.namings:  # refused, or its weights left the GPU: to be found again by the search
-                    root.unhook()
-                    del self._roots[id(module)]
+        if not self._on:
+            return
+        self.watch.refresh()
+        self._holding.sweep(STORAGES_A_PASS)
+        if self.watch.safe and not self._tracing:
+            self._search.catch_up()
+        module = root.module()
+        if module is not None and root.changed():
+            self._name(root, module)
+            if not root.namings:  # refused, or its weights left the GPU: to be found again by the search
+                root.unhook()
+                del self._roots[id(module)]
 
+    @_locked
     def tune(self, namings: list[Naming], root: nn.Module) -> None:
         """Hooks what the interposer wants to hear of now."""
-        with _Locked(self):
-            if self._on and not self._tracing:
-                for each in namings:
-                    each.tune(root)
+        if self._on and not self._tracing:
+            for each in namings:
+                each.tune(root)
 
     def modules_below_roots(self) -> set[int]:
         """The ids of all modules in trees of living roots."""
@@ -220,27 +235,27 @@ class ProcessHook:
 
     # The compiler.
 
+    @_locked
     def _trace_started(self) -> None:
-        with _Locked(self):
-            self._tracing += 1
-            if self._tracing == 1:
-                self._search.suspend()
-                for each in self._namings.values():
-                    each.unhook()
-                for root in self._roots.values():
-                    root.unhook()
+        self._tracing += 1
+        if self._tracing == 1:
+            self._search.suspend()
+            for each in self._namings.values():
+                each.unhook()
+            for root in self._roots.values():
+                root.unhook()
 
+    @_locked
     def _trace_ended(self) -> None:
-        with _Locked(self):
-            self._tracing = max(self._tracing - 1, 0)
-            if self._tracing or not self._on:
-                return
-            for root in self._roots.values():
-                root.hook(self.failed)
-            for root in self._roots.values():
-                for each in root.own:
-                    each.tune(root.module())
-            self._search.resume()
+        self._tracing = max(self._tracing - 1, 0)
+        if self._tracing or not self._on:
+            return
+        for root in self._roots.values():
+            root.hook(self.failed)
+        for root in self._roots.values():
+            for each in root.own:
+                each.tune(root.module())
+        self._search.resume()
 
     def _wrapped(self, _module: Any) -> None:
         self.later(self._search.close)
@@ -250,12 +265,14 @@ class ProcessHook:
         not exist there."""
         _native.silence()
         self._on = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._tasks.clear()
 
     def _run_tasks(self) -> None:
-        while self._tasks and self._lock.acquire(blocking=False):
+        while self._tasks and not self._lock._is_owned():
             try:
+                if not self._lock.acquire(blocking=False):
+                    return
                 while self._tasks:
                     self._tasks.popleft()()
             except Exception as error:
@@ -263,21 +280,9 @@ class ProcessHook:
                 self._tasks.appendleft(self._unhook_all)
                 _LOG.warning("the Python hook is switched off after an error of its own: %r", error)
             finally:
-                self._lock.release()
-
-
-class _Locked:
-    """Holds the lock for a block; afterwards runs what was put off meanwhile."""
-
-    def __init__(self, host: ProcessHook) -> None:
-        self._host = host
-
-    def __enter__(self) -> None:
-        self._host._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._host._lock.release()
-        self._host._run_tasks()
+                # Asked, not remembered: an interrupt may come right after the lock was got.
+                if self._lock._is_owned():
+                    self._lock.release()
 
 
 def _patterns() -> naming.Patterns:
@@ -295,4 +300,4 @@ def _keep_owners_with_weights(tree: naming.Tree) -> None:
         weight.owner = number[weight.owner]
 
 
-compiling.exempt(sys.modules[__name__], ProcessHook, _Locked, Holding, naming)
+compiling.exempt(sys.modules[__name__], ProcessHook, Holding, naming)
