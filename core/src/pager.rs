@@ -344,13 +344,17 @@ impl Pager {
         }
     }
 
-    /// Rule 7: the launch reads the shadow, which a write-back may still be filling.
+    /// Rule 7: the launch reads the shadow, which a write-back may still be filling; or writes it.
     fn redirect(&mut self, stream: StreamId, slot: usize, writes: bool, out: &mut Vec<Command>) {
         self.counters.redirects += 1;
         let slot = &mut self.slots[slot];
         slot.redirects += 1;
         slot.rewrites += u32::from(writes);
         out.extend(slot.write_backs.iter().flatten().map(|&event| Command::WaitOnStream { stream, event }));
+        // Copies in may still be reading the shadow, also for pages that went to others since.
+        if writes {
+            out.extend(slot.copies.iter().flatten().map(|&event| Command::WaitOnStream { stream, event }));
+        }
     }
 
     /// Rule 2: the launch that [`Pager::acquire`] prepared is enqueued (or was refused by the driver, which changes nothing).

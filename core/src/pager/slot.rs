@@ -41,7 +41,7 @@ pub(super) struct Slot {
     /// Changed since the shadow was written.
     pub(super) dirty: bool,
     pub(super) shown_by: u64,
-    /// Last copy in, on each copy stream.
+    /// Last copy in, on each copy stream, ever.
     pub(super) copies: [Option<EventId>; 2],
     /// Streams that wait for those copies already.
     pub(super) waited: Vec<StreamId>,
@@ -106,15 +106,11 @@ impl Slot {
         out.extend(moved.map(|&(stream, event)| Command::RecordReader { stream, event }));
     }
 
-    /// Nobody can meet these events any more: the last page went, and whoever took it waits for them.
+    /// Nobody can meet the readers' events any more: the last page went, and whoever took it waits for them. The copies' events stay:
+    /// a launch that writes the shadow waits for them.
     pub(super) fn give_back_events(&mut self, pool: &mut EventPool) {
         for (_, event) in self.readers.drain(..) {
             pool.give_back(event);
-        }
-        for copy in &mut self.copies {
-            if let Some(event) = copy.take() {
-                pool.give_back(event);
-            }
         }
         self.waited.clear();
         self.guarded = [true; 2];

@@ -5,6 +5,7 @@
 #![expect(unsafe_code, reason = "copies between our pinned memory and mapped addresses")]
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use flextensor_core::link::{LinkCurve, LinkPoint};
 use flextensor_core::phase::Phase;
@@ -40,8 +41,12 @@ pub(crate) struct Decided {
     pub(crate) refused: Option<String>,
 }
 
+/// One switch-over at a time: a plan stands on what the one before made.
+static SWITCHING: Mutex<()> = Mutex::new(());
+
 /// The model's learning has ended: makes the plan and puts it in force. The model's context is current.
 pub(crate) fn switch_over(id: ModelId) {
+    let _only = SWITCHING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let begun = std::time::Instant::now();
     learn::recorder(learn::Recorder::settle);
     let curve = link::measure().unwrap_or_else(|error| {
