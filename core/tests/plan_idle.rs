@@ -54,6 +54,14 @@ fn the_ring_of_idle_weights_may_hold_weights_in_use_that_are_then_never_overwrit
 }
 
 #[test]
+fn one_long_idle_weight_gets_a_ring_as_long_as_it_saves() {
+    let mut model = chain(&[20; 40], 1.0, true);
+    model.units.push(unit(40, 700, true));
+    let made = planned(&model, 850);
+    assert_eq!((made.ring_pages, made.streamed_pages(UnitId(40)), made.streamed_bytes), (650, 650, 0));
+}
+
+#[test]
 fn weights_in_use_stream_only_what_idle_ones_leave_over() {
     let model = ends_early(50, 6, 10);
     let made = planned(&model, 250);
@@ -93,13 +101,22 @@ fn the_smallest_budget_counts_idle_weights_as_streamable() {
     }
     model.units[2..].iter_mut().for_each(|unit| unit.stay = Some(StayReason::Hidden));
     assert_eq!(planned(&model, 40).budget_missed(), Some(450 * PAGE));
+    // A ring that is longer than all weights in use, for two idle ones that gain by it.
+    let mut longer = chain(&[10; 20], 1.0, true);
+    longer.units.extend([unit(20, 100, true), unit(21, 100, true)]);
+    assert_eq!(planned(&longer, 50).budget_missed(), Some(100 * PAGE));
 }
 
 #[test]
 fn the_bound_asks_for_no_bytes_that_no_pass_reads() {
-    let made = planned(&ends_early(50, 6, 10), 250);
-    let link = PlanRequest::default().link.peak_bytes_per_ms();
-    assert!((made.bound_ms - f64::max(6.0, 50.0 * PAGE as f64 / link)).abs() < 1e-9, "{}", made.bound_ms);
+    let mut model = ends_early(250, 6, 10);
+    let page_ms = PAGE as f64 / model.link.peak_bytes_per_ms();
+    let bound_ms = planned(&model, 1000).bound_ms;
+    assert!((bound_ms - 500.0 * page_ms).abs() < 1e-9, "{bound_ms} ms");
+    // What must stay takes its part of the budget, whether it is read or not.
+    model.units[9].stay = Some(StayReason::Hidden);
+    let bound_ms = planned(&model, 1000).bound_ms;
+    assert!((bound_ms - 750.0 * page_ms).abs() < 1e-9, "{bound_ms} ms");
 }
 
 #[test]
