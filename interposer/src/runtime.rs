@@ -3,7 +3,7 @@
 //!
 //! - `memory`, `regions`, `arena`: large allocations as regions of 2 MiB pages in one address range.
 //! - `models`, `world`, `passes`, `learn`: models as they are named, and their passes while they are observed.
-//! - `switch`, `link`, `shadow`, `private`: from private pages to the ring and back.
+//! - `switch`, `link`, `touched`, `shadow`, `private`: from private pages to the ring and back.
 //! - `launch`, `scan`, `layouts`, `words`, `copies`, `graphs`, `gate`: the way of one call.
 //! - `streaming`, `verify`, `measure`: the ring in operation.
 //!
@@ -30,6 +30,7 @@ mod shadow;
 pub(crate) mod snapshot;
 pub(crate) mod streaming;
 mod switch;
+mod touched;
 mod verify;
 pub(crate) mod words;
 pub(crate) mod world;

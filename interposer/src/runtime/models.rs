@@ -11,7 +11,9 @@ use super::arena::{Meaning, PAGE, arena};
 use super::learn::{self, Holder};
 use super::measure::Measure;
 use super::world::{Member, Unit, UnitState, World, world};
+use super::{shadow, touched};
 use crate::ffi::context::{self, Context};
+use crate::ffi::device;
 use crate::ffi::stream::Stream;
 
 /// The weight may be streamed.
@@ -106,19 +108,38 @@ pub(crate) fn end(id: ModelId) -> bool {
         }
     }
     let held = held_units(&world, id, &units, &named);
-    let device =
+    let place =
         units.iter().next().and_then(|&unit| world.unit(unit)).map(|unit| (unit.device, unit.context));
     if let Some(model) = world.models.get_mut(&id) {
         model.units = units.into_iter().collect();
         model.fixed_bytes = fixed.values().sum();
         model.held = held;
         model.named = named;
-        if let Some((device, context)) = device {
+        if let Some((device, context)) = place {
             (model.device, model.context) = (device, context);
         }
     }
+    prepare_host_memory(&world, id);
     true
 }
+
+/// Learning takes a few passes: time enough to fault in the host memory that the plan will want.
+fn prepare_host_memory(world: &World, id: ModelId) {
+    let Some(model) = world.models.get(&id) else { return };
+    let total = device::total_memory(model.device).map_or(0, |bytes| bytes as u64);
+    let Some(budget) = super::config().max_gpu_mem_for(model.device.unsigned_abs(), total) else { return };
+    let learning = |unit: &&Unit| unit.state == UnitState::Learning && unit.device == model.device;
+    let streamable: u64 = world.units.iter().filter(learning).map(|unit| unit.pages * PAGE).sum();
+    let over = world.private_weight_bytes(model.device).saturating_sub(budget);
+    // The ring comes on top of what exceeds the budget: half a GiB is more than most take.
+    let wanted = if over == 0 { 0 } else { (over + RING_GUESS.min(budget / 4)).min(streamable) };
+    if shadow::available_bytes().is_some_and(|available| wanted < available) {
+        touched::prepare(wanted);
+    }
+}
+
+/// Bytes of a ring, before there is a plan.
+const RING_GUESS: u64 = 512 << 20;
 
 fn group_by_region(world: &World, named: &[Named]) -> BTreeMap<Option<u64>, Vec<Named>> {
     let mut groups: BTreeMap<Option<u64>, Vec<Named>> = BTreeMap::new();

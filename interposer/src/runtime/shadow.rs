@@ -4,9 +4,11 @@
 
 #![expect(unsafe_code, reason = "maps, touches and registers memory")]
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::arena::PAGE;
+use super::touched;
 use crate::ffi::{host, vmm};
 
 /// Longest registration: a longer one holds the driver's locks for long, and stalls launches.
@@ -72,51 +74,94 @@ pub(crate) struct Wanted {
 /// # Errors
 /// A sentence that names what was refused, and how many bytes were asked for.
 pub(crate) fn make(wanted: &[Wanted]) -> Result<Vec<Shadow>, String> {
-    let total: u64 = wanted.iter().map(|w| (w.prefix + w.pages) * PAGE).sum();
-    if total == 0 {
-        return Ok(Vec::new());
-    }
-    let mut at = reserve(total)?;
-    let mut shadows = Vec::with_capacity(wanted.len());
+    let mut made = Made { shadows: Vec::with_capacity(wanted.len()), pinned: Vec::new() };
+    let mut at = addresses(wanted.iter().map(|w| (w.prefix + w.pages) * PAGE).sum());
     for want in wanted {
-        let prefix = want.prefix * PAGE;
-        let start = at + prefix as usize;
-        let bytes = want.pages * PAGE;
-        commit(start, bytes)?;
+        let shadow = place(at, want.prefix * PAGE, want.pages * PAGE)?;
+        made.shadows.push(shadow);
+        at = at.map(|at| at + ((want.prefix + want.pages) * PAGE) as usize);
+    }
+    fault_in(&made.shadows);
+    for shadow in made.shadows.clone() {
+        for (_, bytes, start) in shadow.pieces(0, shadow.bytes) {
+            // SAFETY: the memory is ours and stays mapped until it is unregistered or the process ends.
+            unsafe { host::register(start.cast_mut(), bytes as usize) }.map_err(|error| {
+                format!("pinning {} MiB of host memory was refused: {error}", bytes >> 20)
+            })?;
+            made.pinned.push((start.expose_provenance(), bytes));
+            PINNED.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+    made.pinned.clear();
+    Ok(std::mem::take(&mut made.shadows))
+}
+
+/// Shadows under construction: undone when dropped.
+struct Made {
+    shadows: Vec<Shadow>,
+    pinned: Vec<(usize, u64)>,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for &(start, bytes) in &self.pinned {
+            let _ = host::unregister(std::ptr::with_exposed_provenance_mut(start));
+            PINNED.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        for shadow in &self.shadows {
+            let start = std::ptr::with_exposed_provenance_mut(shadow.start);
+            // SAFETY: the shadow's memory is ours, and nobody was told of it.
+            let _ = unsafe { libc::munmap(start, shadow.bytes as usize) };
+        }
+    }
+}
+
+/// Addresses that both the driver and the kernel have free, for shadows and the prefixes in front of them. The driver chooses a large range once: it
+/// takes back only addresses of its own liking, and what it gives back of a small one it keeps from the kernel.
+fn addresses(bytes: u64) -> Option<usize> {
+    const ZONE: usize = 256 << 30;
+    static FREE: Mutex<Option<(usize, usize)>> = Mutex::new(None);
+    let mut free = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if free.is_none() {
+        let base = vmm::reserve(ZONE, PAGE as usize, 0).ok()?;
+        vmm::unreserve(base, ZONE).ok()?;
+        *free = Some((base as usize, base as usize + ZONE));
+    }
+    let (next, end) = free.as_mut()?;
+    let at = *next;
+    let after = at.checked_add(bytes as usize).filter(|after| after <= end)?;
+    *next = after;
+    Some(at)
+}
+
+/// One shadow, behind its prefix at `at` if those addresses can be had; without a view anywhere else.
+fn place(at: Option<usize>, prefix: u64, bytes: u64) -> Result<Shadow, String> {
+    let refused = || format!("no {} MiB of host memory: {}", bytes >> 20, std::io::Error::last_os_error());
+    if let Some(at) = at
+        && let Some(start) = map(at + prefix as usize, bytes, libc::MAP_FIXED_NOREPLACE)
+    {
         let view = if prefix == 0 { Some(start as u64) } else { open_prefix(at, prefix) };
-        shadows.push(Shadow { start, bytes, view });
-        at = start + bytes as usize;
+        return Ok(Shadow { start, bytes, view });
     }
-    touch(&shadows);
-    for shadow in &shadows {
-        register(shadow)?;
-    }
-    Ok(shadows)
+    let start = map(0, bytes, 0).ok_or_else(refused)?;
+    Ok(Shadow { start, bytes, view: (prefix == 0).then_some(start as u64) })
 }
 
-/// A range of addresses that both the driver and the kernel have free. The driver chooses: it takes back only addresses of its own liking.
-fn reserve(bytes: u64) -> Result<usize, String> {
-    let refused = |error| format!("no address range of {} MiB for pinned memory: {error}", bytes >> 20);
-    let base = vmm::reserve(bytes as usize, PAGE as usize, 0).map_err(refused)?;
-    vmm::unreserve(base, bytes as usize).map_err(refused)?;
-    Ok(base as usize)
-}
-
-/// Makes part of the range readable and writable, with huge pages where the kernel has them.
-fn commit(start: usize, bytes: u64) -> Result<(), String> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    let at = std::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: a mapping that replaces nothing touches nothing that exists.
-    let got = unsafe { libc::mmap(at, bytes as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
-    if got != at {
-        return Err(format!("no {} MiB of host memory: {}", bytes >> 20, std::io::Error::last_os_error()));
+/// Anonymous memory at an address, or anywhere for 0, with huge pages where the kernel has them.
+fn map(at: usize, bytes: u64, how: i32) -> Option<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | how;
+    let hint = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: without MAP_FIXED nothing that exists is replaced.
+    let got = unsafe { libc::mmap(hint, bytes as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if got == libc::MAP_FAILED {
+        return None;
     }
     // SAFETY: advice on our own mapping; a refusal only costs speed.
-    let _ = unsafe { libc::madvise(at, bytes as usize, libc::MADV_HUGEPAGE) };
+    let _ = unsafe { libc::madvise(got, bytes as usize, libc::MADV_HUGEPAGE) };
     // A child that is forked must not turn pinned pages into copies of themselves.
     // SAFETY: advice on our own mapping.
-    let _ = unsafe { libc::madvise(at, bytes as usize, libc::MADV_DONTFORK) };
-    Ok(())
+    let _ = unsafe { libc::madvise(got, bytes as usize, libc::MADV_DONTFORK) };
+    Some(got.expose_provenance())
 }
 
 /// Gives the prefix's addresses to the driver, so that the unit's private pages can be mapped there. None if it takes others.
@@ -132,40 +177,26 @@ fn open_prefix(at: usize, bytes: u64) -> Option<u64> {
     None
 }
 
-/// Faults every page in, in parallel: a single thread zeroes a few GB/s only.
-fn touch(shadows: &[Shadow]) {
+/// Faults every page in: with pages that were touched ahead as far as they go, then by many threads, since a single one zeroes a few GB/s only.
+fn fault_in(shadows: &[Shadow]) {
     const STEP: u64 = 32 << 20;
-    let steps: Vec<(usize, u64)> = shadows
-        .iter()
-        .flat_map(|s| {
-            (0..s.bytes).step_by(STEP as usize).map(|o| (s.start + o as usize, STEP.min(s.bytes - o)))
-        })
-        .collect();
+    let mut touched = touched::take();
+    let mut steps: Vec<(usize, usize)> = Vec::new();
+    for shadow in shadows {
+        let ready = touched.move_to(shadow.start, shadow.bytes as usize) as u64;
+        let rest = (ready..shadow.bytes).step_by(STEP as usize);
+        steps.extend(rest.map(|at| (shadow.start + at as usize, STEP.min(shadow.bytes - at) as usize)));
+    }
     let next = AtomicUsize::new(0);
-    let threads = std::thread::available_parallelism().map_or(4, usize::from).min(16).min(steps.len().max(1));
     std::thread::scope(|scope| {
-        for _ in 0..threads {
+        for _ in 0..touched::threads().min(steps.len()) {
             scope.spawn(|| {
                 while let Some(&(start, bytes)) = steps.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    for offset in (0..bytes as usize).step_by(4096) {
-                        let byte = std::ptr::with_exposed_provenance_mut::<u8>(start + offset);
-                        // SAFETY: the byte lies in memory that `commit` made and nobody else knows yet.
-                        unsafe { byte.write_volatile(0) };
-                    }
+                    touched::touch(start, bytes);
                 }
             });
         }
     });
-}
-
-fn register(shadow: &Shadow) -> Result<(), String> {
-    for (_, bytes, start) in shadow.pieces(0, shadow.bytes) {
-        // SAFETY: the memory is ours and stays mapped until the process ends.
-        unsafe { host::register(start.cast_mut(), bytes as usize) }
-            .map_err(|error| format!("pinning {} MiB of host memory was refused: {error}", bytes >> 20))?;
-        PINNED.fetch_add(bytes, Ordering::Relaxed);
-    }
-    Ok(())
 }
 
 /// Host bytes that may be taken: what the kernel says is available, and what the control group leaves, less a twentieth.

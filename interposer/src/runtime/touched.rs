@@ -1,0 +1,158 @@
+//! Host memory that is faulted in ahead of the switch-over, while the program still learns: first touches are the slow part of pinning, most of all in a virtual
+//! machine that gets its memory page by page. The pages move to their shadows' addresses later; what is left goes back.
+
+#![expect(unsafe_code, reason = "maps, touches and moves memory")]
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use super::arena::PAGE;
+
+/// Bytes that a thread touches at a time.
+const STEP: usize = 32 << 20;
+
+/// Memory being touched by threads of its own.
+struct Pool {
+    start: usize,
+    bytes: usize,
+    next: Arc<AtomicUsize>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+
+/// Threads that touching may use.
+pub(super) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(4, usize::from).min(16)
+}
+
+/// Starts touching memory for shadows of about `bytes`. Does nothing while that is under way, or where there is no memory.
+pub(crate) fn prepare(bytes: u64) {
+    let mut pool = POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if bytes == 0 || pool.is_some() {
+        return;
+    }
+    let bytes = bytes.next_multiple_of(PAGE) as usize;
+    let Some(start) = map_aligned(bytes) else { return };
+    let (next, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let spawn = |_| {
+        let (next, stop) = (Arc::clone(&next), Arc::clone(&stop));
+        let work = move || touch_steps(start, bytes, &next, &stop);
+        std::thread::Builder::new().name("ft-touch".into()).spawn(work).ok()
+    };
+    let threads = (0..threads()).filter_map(spawn).collect();
+    *pool = Some(Pool { start, bytes, next, stop, threads });
+}
+
+fn touch_steps(start: usize, bytes: usize, next: &AtomicUsize, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let from = next.fetch_add(1, Ordering::Relaxed) * STEP;
+        if from >= bytes {
+            return;
+        }
+        touch(start + from, STEP.min(bytes - from));
+    }
+}
+
+/// Faults in a range that belongs to us and that nobody uses yet.
+pub(super) fn touch(start: usize, bytes: usize) {
+    for offset in (0..bytes).step_by(4096) {
+        let byte = std::ptr::with_exposed_provenance_mut::<u8>(start + offset);
+        // SAFETY: the caller's range is mapped, writable, ours, and unused.
+        unsafe { byte.write_volatile(0) };
+    }
+}
+
+fn map_aligned(bytes: usize) -> Option<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let padded = bytes + PAGE as usize;
+    // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing that exists.
+    let base =
+        unsafe { libc::mmap(std::ptr::null_mut(), padded, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        return None;
+    }
+    let start = base.expose_provenance().next_multiple_of(PAGE as usize);
+    // SAFETY: advice on our own mapping; a refusal only costs speed.
+    let _ =
+        unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(start), bytes, libc::MADV_HUGEPAGE) };
+    Some(start)
+}
+
+/// Touched memory that is handed out piece by piece; the rest goes back when this is dropped.
+pub(super) struct Touched {
+    start: usize,
+    touched: usize,
+    used: usize,
+    bytes: usize,
+}
+
+/// Ends the touching, and gives out what was touched.
+pub(super) fn take() -> Touched {
+    let pool = POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+    let Some(pool) = pool else { return Touched { start: 0, touched: 0, used: 0, bytes: 0 } };
+    pool.stop.store(true, Ordering::Relaxed);
+    for thread in pool.threads {
+        let _ = thread.join();
+    }
+    // Steps are taken in order, and each that was taken has been finished.
+    let touched = (pool.next.load(Ordering::Relaxed).saturating_mul(STEP)).min(pool.bytes);
+    Touched { start: pool.start, touched, used: 0, bytes: pool.bytes }
+}
+
+impl Touched {
+    /// Moves touched pages over the first bytes of a mapping of ours at `to`, as many as there are. Returns their number.
+    pub(super) fn move_to(&mut self, to: usize, bytes: usize) -> usize {
+        let count = bytes.min(self.touched - self.used) / PAGE as usize * PAGE as usize;
+        if count == 0 {
+            return 0;
+        }
+        let from = std::ptr::with_exposed_provenance_mut(self.start + self.used);
+        let target: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(to);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both ranges are ours; the target holds nothing yet.
+        let moved = unsafe { libc::mremap(from, count, count, flags, target) };
+        if moved != target {
+            return 0;
+        }
+        self.used += count;
+        count
+    }
+}
+
+impl Drop for Touched {
+    fn drop(&mut self) {
+        if self.used < self.bytes {
+            let rest = std::ptr::with_exposed_provenance_mut(self.start + self.used);
+            // SAFETY: the rest is ours, and nobody knows it.
+            let _ = unsafe { libc::munmap(rest, self.bytes - self.used) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn touched_pages_move_to_where_they_are_wanted() {
+        prepare(4 * PAGE);
+        while POOL
+            .lock()
+            .expect("no test panics with it")
+            .as_ref()
+            .is_some_and(|p| p.next.load(Ordering::Relaxed) == 0)
+        {
+            std::thread::yield_now();
+        }
+        let mut touched = take();
+        assert_eq!(touched.touched as u64, 4 * PAGE);
+        let target = map_aligned(8 * PAGE as usize).expect("a little memory");
+        assert_eq!(touched.move_to(target, 3 * PAGE as usize) as u64, 3 * PAGE);
+        assert_eq!(touched.move_to(target + 3 * PAGE as usize, 5 * PAGE as usize) as u64, PAGE);
+        assert_eq!(touched.move_to(target + 4 * PAGE as usize, PAGE as usize), 0, "nothing is left");
+        touch(target, 4 * PAGE as usize);
+    }
+}
