@@ -3,11 +3,15 @@
 #![expect(unsafe_code, reason = "reads the parameters that the program passes to the driver")]
 
 use super::Call;
+use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
 use crate::outcome::{Outcome, Reason};
-use crate::runtime::graphs;
+use crate::runtime::{graphs, streaming};
 
-fn begun(code: CUresult) -> Outcome {
+/// `begin` makes the stream capture. What it carries now is marked before: events that are recorded later would be the capture's.
+fn begun(stream: CUstream, begin: impl FnOnce() -> CUresult) -> Outcome {
+    streaming::forget_stream(Stream::from(stream));
+    let code = begin();
     if code.is_success() {
         graphs::capture_began();
     }
@@ -22,7 +26,7 @@ fn kept_or_fail(kept: Result<(), CUresult>) -> Outcome {
 }
 
 pub(super) fn begin(call: &Call<unsafe extern "C" fn(CUstream) -> CUresult>, stream: CUstream) -> Outcome {
-    begun(call.invoke(stream))
+    begun(call.stream(stream), || call.invoke(stream))
 }
 
 pub(super) fn begin_in_mode(
@@ -30,7 +34,7 @@ pub(super) fn begin_in_mode(
     stream: CUstream,
     mode: c_uint,
 ) -> Outcome {
-    begun(call.invoke(stream, mode))
+    begun(call.stream(stream), || call.invoke(stream, mode))
 }
 
 pub(super) fn begin_to_graph(
@@ -44,7 +48,7 @@ pub(super) fn begin_to_graph(
     count: usize,
     mode: c_uint,
 ) -> Outcome {
-    begun(call.invoke(stream, graph, dependencies, edges, count, mode))
+    begun(call.stream(stream), || call.invoke(stream, graph, dependencies, edges, count, mode))
 }
 
 pub(super) fn end(

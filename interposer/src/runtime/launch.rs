@@ -167,13 +167,17 @@ fn launch_streamed(
 
 /// One hit for each unit: certain if one word is, read-only if all words are.
 fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
-    let words = words();
     scratch.hits.clear();
     for found in &scratch.found {
         let Meaning::Streamed(unit) = found.meaning else { continue };
         let word = word_of(launch, found);
-        let access = if words.reads_only(word) { Access::Read } else { Access::Write };
-        let certainty = if words.is_live(word) { Certainty::Live } else { Certainty::Unknown };
+        // Released before the recorder is asked: it takes the table of words while it is locked.
+        let (reads_only, live) = {
+            let words = words();
+            (words.reads_only(word), words.is_live(word))
+        };
+        let access = if reads_only { Access::Read } else { Access::Write };
+        let certainty = if live { Certainty::Live } else { Certainty::Unknown };
         match scratch.hits.iter_mut().find(|hit| hit.unit == unit) {
             Some(hit) => {
                 hit.certainty = hit.certainty.max(certainty);
