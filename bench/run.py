@@ -59,6 +59,15 @@ class DeviceSampler:
             self.samples.append((time.monotonic(), self._read()))
 
 
+# What the measured program imports.
+IMPORTS = "import torch, transformers; from transformers import LlamaForCausalLM; from transformers.models.llama import modeling_llama"
+
+
+def read_lines(path: Path) -> list[dict]:
+    """The JSON lines of a results file."""
+    return [json.loads(text) for text in path.read_text().splitlines() if text.strip()]
+
+
 def commit() -> str:
     """The commit under test: FT_COMMIT where there is no git checkout."""
     given = os.environ.get("FT_COMMIT")
@@ -85,6 +94,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=180, help="seconds for one run")
     parser.add_argument("--total-limit", type=float, default=560, help="seconds for everything; runs that do not fit are left out and said so")
     parser.add_argument("--option", action="append", default=[], metavar="FT_KEY=VALUE", help="one more option for the flextensor runs")
+    parser.add_argument("--against", type=Path, help="results of an earlier run whose native lines these are compared with")
+    parser.add_argument("--shared-gpu", action="store_true", help="other runs share the GPU: outputs count, times and GPU memory do not")
     parser.add_argument("--name", default="llama")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", HERE / "results")))
     parser.add_argument("--program", nargs="+", default=[sys.executable, str(HERE / "llama.py")], help=argparse.SUPPRESS)
@@ -139,6 +150,7 @@ class Bench:
         self.lines: list[dict] = []
         self.failures: list[str] = []
         self.machine: dict = {}
+        self.natives = [line for line in read_lines(options.against) if line.get("mode") == "native"] if options.against else []
 
     def left_s(self) -> float:
         return self.options.total_limit - (time.monotonic() - self.began)
@@ -147,6 +159,10 @@ class Bench:
         print(text, flush=True)
         with self.log.open("a") as file:
             file.write(text + "\n")
+
+    def warm_imports(self) -> None:
+        """Fills the byte-code cache and the page cache, so that no run pays for being the first on this machine."""
+        child.run([sys.executable, "-c", IMPORTS], limit_s=120, env=child.environment(None, {}))
 
     def measure_link(self) -> None:
         outcome = child.run(self.options.link, limit_s=60, env=child.environment(None, {}))
@@ -178,6 +194,8 @@ class Bench:
             env = child.environment(None if mode.name == "native" else options.lib, settings)
             with DeviceSampler() as sampler:
                 outcome = child.run(command, limit_s=limit, env=env)
+            if options.shared_gpu:
+                sampler.samples = []
             report = child.read_report(path) if mode.name == "flextensor" else None
         if mode.name == "flextensor":
             with self.reports.open("a") as file:
@@ -195,13 +213,16 @@ class Bench:
     def keep(self, mode: measure.Mode, outcome: child.Outcome, lines: list[dict]) -> None:
         """Judges the new lines and appends them, with the machine and the time, to the results."""
         self.lines.extend(lines)
-        stamp = {"commit": commit(), "date": datetime.date.today().isoformat(), "run_wall_s": round(outcome.wall_s, 1), "run_failure": outcome.failure}
+        stamp = {"shared_gpu": self.options.shared_gpu, "commit": commit(), "date": datetime.date.today().isoformat(), "run_wall_s": round(outcome.wall_s, 1), "run_failure": outcome.failure}
         with self.results.open("a") as file:
             for line in lines:
                 file.write(json.dumps({**self.judged(line), **self.machine, **stamp}) + "\n")
 
     def judged(self, line: dict) -> dict:
-        return measure.judge(line, self.lines, self.machine.get("link_bytes_per_s"))
+        judged = measure.judge(line, [*self.natives, *self.lines], self.machine.get("link_bytes_per_s"))
+        if self.options.shared_gpu:
+            judged.update(ratio=None, weights_device_bytes=None, misses=[])
+        return judged
 
     def finish(self) -> int:
         """Prints the table; returns the exit code."""
@@ -214,6 +235,8 @@ class Bench:
 
 def main(argv: list[str] | None = None) -> int:
     bench = Bench(arguments(argv))
+    if not bench.options.against:
+        bench.warm_imports()
     bench.measure_link()
     for build, mode in planned(bench.options):
         bench.run_one(build, mode)

@@ -93,7 +93,9 @@ def judge(case: dict, native: child.Outcome, ours: child.Outcome, report: dict |
         if case["streams"] and not bytes_streamed:
             reasons.append("nothing was streamed" if bytes_streamed == 0 else "the report does not say what was streamed")
         held = child.field(report, "memory", "weights_gpu_bytes")
-        if case["keeps_budget"] and held is not None and held > budget_bytes:
+        # A model that is still being learnt, a copy made late for example, has not been asked to keep a budget yet.
+        learning = any(model.get("phase") != "INFERENCE" for model in report.get("models") or [])
+        if case["keeps_budget"] and not learning and held is not None and held > budget_bytes:
             reasons.append(f"weights hold {held / MIB:.0f} MiB of a budget of {budget_bytes / MIB:.0f} MiB")
     return ("FAIL", "; ".join(reasons)) if reasons else ("PASS", "")
 

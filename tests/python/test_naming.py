@@ -144,3 +144,26 @@ def test_weights_outside_managed_memory_are_not_held(calls, nets):
     from flextensor import hook
 
     assert len(hook._process._holding) == 0
+
+
+def test_a_layer_that_computes_otherwise_under_hooks_gets_none_below_the_root(calls, nets):
+    torch, nn = nets.torch, nets.torch.nn
+    arrive()
+
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
+
+        def forward(self, x):
+            for layer in self.layers:
+                assert not any(part._forward_hooks or part._forward_pre_hooks for part in layer.modules())
+                x = layer(x)
+            return x
+
+    net = Encoder().eval()
+    calls.take()
+    with torch.inference_mode():
+        for _ in range(4):
+            net(torch.ones(1, 3, 8))
+    assert len(calls.take("pass_begin")) == 4
