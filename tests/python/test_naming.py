@@ -1,6 +1,6 @@
 """What the hook names: owners, weights, traps, flags, in the order that the interface fixes."""
 
-from conftest import WEIGHT_ANSWER, arrive
+from conftest import WANTS, WEIGHT_ANSWER, arrive
 
 
 def test_a_forward_names_the_model_and_then_is_its_first_pass(calls, nets):
@@ -148,6 +148,7 @@ def test_weights_outside_managed_memory_are_not_held(calls, nets):
 
 def test_a_layer_that_computes_otherwise_under_hooks_gets_none_below_the_root(calls, nets):
     torch, nn = nets.torch, nets.torch.nn
+    calls.answer(WANTS, 1 | 2)
     arrive()
 
     class Encoder(nn.Module):
