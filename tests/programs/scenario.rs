@@ -1,0 +1,40 @@
+//! Small stories of one model of a few weights, by name, for tests of single rules. Prints `phase N`, `mismatches N` and what the story says; status 0
+//! when every byte was right, 1 when one was not, 2 when a driver call failed.
+//!
+//! `scenario STORY`. The stage that all stories stand on is in `scenario/scene.rs`; stories are in `scenario/pages.rs` (what a weight's bytes are),
+//! `scenario/others.rs` (graphs, pointers, modules, contexts) and `scenario/process.rs` (threads, forks, exits).
+
+#[path = "scenario/others.rs"]
+mod others;
+#[path = "scenario/pages.rs"]
+mod pages;
+#[path = "scenario/process.rs"]
+mod process;
+#[path = "scenario/scene.rs"]
+mod scene;
+
+use harness::driver::Failure;
+
+/// A story: wrong words that were found.
+pub(crate) type Told = Result<u64, Failure>;
+
+#[expect(clippy::print_stdout, reason = "a program speaks by its output")]
+pub(crate) fn say(what: &str, value: u64) {
+    println!("{what} {value}");
+}
+
+#[expect(clippy::print_stderr, reason = "a program speaks by its output")]
+fn main() {
+    let story = std::env::args().nth(1).unwrap_or_default();
+    let told = pages::tell(&story).or_else(|| others::tell(&story)).or_else(|| process::tell(&story));
+    match told.unwrap_or_else(|| panic!("no story {story:?}")) {
+        Ok(wrong) => {
+            say("mismatches", wrong);
+            std::process::exit(i32::from(wrong != 0));
+        }
+        Err(failure) => {
+            eprintln!("{failure}");
+            std::process::exit(2);
+        }
+    }
+}

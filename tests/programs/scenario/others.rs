@@ -1,0 +1,193 @@
+//! Stories beside the launches of a forward: graphs, pointers that escape, memory that is freed, streams, modules and contexts that end.
+
+use super::Told;
+use super::scene::{MAY_STREAM, Scene};
+use harness::driver::{Failure, check};
+use harness::gpu::Argument::{Struct, Word};
+
+type Done = Result<(), Failure>;
+
+const COUNT: u64 = 6;
+const PAGES: u64 = 2;
+
+pub(crate) fn tell(story: &str) -> Option<Told> {
+    Some(match story {
+        "a graph captured after the switch" => a_graph(true),
+        "a graph captured while learning" => a_graph(false),
+        "an address in a copy" => an_address_in_a_copy(),
+        "freed and allocated" => freed_and_allocated(),
+        "asked to be private" => asked_to_be_private(),
+        "dropped and named again" => dropped_and_named_again(),
+        "streams come and go" => streams_come_and_go(),
+        "modules come and go" => modules_come_and_go(),
+        "contexts come and go" => contexts_come_and_go(),
+        _ => return None,
+    })
+}
+
+/// A graph of two checks is launched between passes that take the pages of everything that streams.
+fn a_graph(after: bool) -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
+    if after {
+        scene.learn()?;
+    }
+    let driver = &scene.gpu.driver;
+    check("cuStreamBeginCapture", driver.begin_capture(scene.main, 0))?;
+    scene.check(scene.main, 1)?;
+    scene.check(scene.main, 4)?;
+    let (mut graph, mut executable) = (0, 0);
+    check("cuStreamEndCapture", driver.end_capture(scene.main, &mut graph))?;
+    check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
+    scene.learn()?;
+    for _ in 0..3 {
+        check("cuGraphLaunch", scene.gpu.driver.graph_launch(executable, scene.main))?;
+        scene.pass()?;
+    }
+    scene.finish()
+}
+
+/// Kernels read a weight through a pointer that came by a small copy; nothing shows the weight.
+fn an_address_in_a_copy() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let weight = scene.weights[3];
+    scene.gpu.upload(scene.array, &weight.address.to_le_bytes())?;
+    for _ in 0..3 {
+        scene.pass()?;
+        let seeds = Struct(vec![weight.seed, 0, 0, 0]);
+        let arguments = [Word(scene.array), Word(1), Word(weight.bytes), seeds, Word(scene.counter)];
+        scene.gpu.launch("check_indirect", scene.main, &arguments)?;
+    }
+    scene.finish()
+}
+
+/// Weights are freed while others are streamed; new memory at their addresses is nobody's weight.
+fn freed_and_allocated() -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    for at in [1, 4] {
+        let weight = scene.weights[at];
+        scene.check(scene.main, at)?;
+        scene.gpu.free(weight.address)?;
+        scene.weights[at].address = scene.gpu.alloc(weight.bytes as usize)?;
+        scene.weights[at].seed = 50 + at as u64;
+        let weight = scene.weights[at];
+        scene.launch("fill", &[weight.address, weight.bytes, weight.seed])?;
+        scene.pass()?;
+        scene.pass()?;
+    }
+    let wrong = scene.finish()?;
+    for weight in scene.weights.drain(..) {
+        scene.gpu.free(weight.address)?;
+    }
+    super::say("left", super::pages::device_bytes("device_bytes"));
+    Ok(wrong)
+}
+
+fn asked_to_be_private() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    for at in [2, 0, 5] {
+        let code = scene.ft.as_ref().map_or(0, |ft| ft.weight_private(scene.weights[at].address));
+        assert_eq!(code, 0, "weight {at}");
+        scene.pass()?;
+    }
+    scene.finish()
+}
+
+fn dropped_and_named_again() -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    for _ in 0..2 {
+        if let Some(ft) = &scene.ft {
+            ft.model_drop(scene.model);
+        }
+        scene.pass()?;
+        scene.name();
+        scene.learn()?;
+        scene.pass()?;
+    }
+    scene.finish()
+}
+
+/// Each read is on a stream that ends at once, with work on it.
+fn streams_come_and_go() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    for _ in 0..4 {
+        scene.pass_with(|scene, at| {
+            let stream = scene.gpu.stream()?;
+            let weight = scene.weights[at];
+            let arguments = [weight.address, weight.bytes, weight.seed, scene.counter, 2000];
+            scene.gpu.launch("check_slow", stream, &arguments.map(Word))?;
+            check("cuStreamDestroy", scene.gpu.driver.stream_destroy(stream))
+        })?;
+    }
+    scene.gpu.synchronize()?;
+    scene.finish()
+}
+
+/// A module goes, and another one comes whose kernels may get its handles: with other parameters, and one that writes.
+fn modules_come_and_go() -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    let text = |kernels: &[&str]| {
+        let lines: String = kernels.iter().map(|kernel| format!("kernel {kernel}\n")).collect();
+        std::ffi::CString::new(format!("simcuda\n{lines}")).expect("an image has no NUL")
+    };
+    let kernels = ["check", "check_struct", "write_words", "scale_inplace"];
+    for round in 0..12_usize {
+        let kernel = kernels[round % kernels.len()];
+        let (mut module, mut function) = (0, 0);
+        let (image, name) = (text(&[kernel]), std::ffi::CString::new(kernel).expect("no NUL"));
+        let driver = &scene.gpu.driver;
+        check("cuModuleLoadData", driver.module_load(&mut module, image.as_ptr()))?;
+        check("cuModuleGetFunction", driver.module_function(&mut function, module, name.as_ptr()))?;
+        for at in 0..COUNT as usize {
+            use_once(&mut scene, kernel, function, at)?;
+        }
+        scene.synchronize()?;
+        check("cuModuleUnload", scene.gpu.driver.module_unload(module))?;
+        // Reads that have been proven to be reads bring the weights back from where they were written.
+        scene.pass()?;
+    }
+    scene.finish()
+}
+
+/// One launch of a kernel, by a handle, on a weight; a writer's new pattern is noted.
+fn use_once(scene: &mut Scene, kernel: &str, function: u64, at: usize) -> Done {
+    let weight = scene.weights[at];
+    let (address, bytes, counter) = (weight.address, weight.bytes, scene.counter);
+    let stale = scene.weights[(at + 1) % COUNT as usize].address;
+    let parameters: Vec<Vec<u64>> = match kernel {
+        "check" => vec![vec![address], vec![bytes], vec![weight.seed], vec![counter]],
+        "check_struct" => vec![vec![stale, address, bytes, weight.seed, counter, 0, 0, 0]],
+        "write_words" => {
+            scene.weights[at].seed += 1000;
+            vec![vec![address], vec![bytes], vec![scene.weights[at].seed]]
+        }
+        _ => vec![vec![address], vec![0], vec![1]],
+    };
+    let pointers: Vec<*const std::ffi::c_void> =
+        parameters.iter().map(|words| words.as_ptr().cast()).collect();
+    let none = std::ptr::null();
+    let driver = &scene.gpu.driver;
+    check(
+        "cuLaunchKernel",
+        driver.launch(function, 1, 1, 1, 32, 1, 1, 0, scene.main, pointers.as_ptr(), none),
+    )
+}
+
+/// A context with a ring is destroyed; the next one has models and a ring of its own.
+fn contexts_come_and_go() -> Told {
+    let mut wrong = 0;
+    for _ in 0..3 {
+        let mut gpu = harness::gpu::Gpu::open()?;
+        let mut context = 0;
+        check("cuCtxCreate", gpu.driver.context_create(&mut context, 0, 0))?;
+        check("cuCtxSetCurrent", gpu.driver.set_current(context))?;
+        gpu.load_kernels()?;
+        let mut scene = Scene::on(gpu, COUNT, PAGES, MAY_STREAM)?;
+        scene.learn()?;
+        scene.pass()?;
+        scene.pass()?;
+        wrong += scene.finish()?;
+        check("cuCtxDestroy", scene.gpu.driver.context_destroy(context))?;
+        super::say("left", super::pages::device_bytes("device_bytes"));
+    }
+    Ok(wrong)
+}

@@ -1,0 +1,229 @@
+//! Stories of what a weight's bytes are: reads in and out of order, slow readers, every kind of write, launches that show several weights.
+
+use super::scene::{INDIRECT, MAY_STREAM, Scene, Weight};
+use super::{Told, say};
+use harness::driver::{Failure, check};
+use harness::gpu::Argument::Struct;
+use harness::pattern;
+
+type Done = Result<(), Failure>;
+type Writer = fn(&Scene, Weight, u64) -> Done;
+
+const COUNT: u64 = 6;
+const PAGES: u64 = 2;
+
+pub(crate) fn tell(story: &str) -> Option<Told> {
+    Some(match story {
+        "reads in order" => reads_in_order(),
+        "reads in any order" => reads_in_any_order(),
+        "slow readers elsewhere" => slow_readers_elsewhere(),
+        "writes by a kernel" => {
+            writes(|scene, weight, seed| scene.launch("write_words", &[weight.address, weight.bytes, seed]))
+        }
+        "writes by a copy to the device" => writes(|scene, weight, seed| {
+            scene.synchronize()?;
+            scene.gpu.upload(weight.address, &pattern::filled(seed, weight.bytes as usize))
+        }),
+        "writes by an asynchronous copy" => writes(write_from_pinned),
+        "writes by a copy on the device" => writes(write_from_device),
+        "a fill" => a_fill(),
+        "a kernel that adds" => a_kernel_that_adds(),
+        "two weights in one launch" => two_in_one_launch(),
+        "a stale word" => a_stale_word(),
+        "pointers in an owner" => pointers_in_an_owner(),
+        "budget" => budget(),
+        "addresses" => addresses(),
+        _ => return None,
+    })
+}
+
+fn reads_in_order() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    for _ in 0..4 {
+        scene.pass()?;
+    }
+    scene.finish()
+}
+
+fn reads_in_any_order() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    for at in [5, 0, 3, 3, 1, 5, 4, 2, 0, 5] {
+        scene.begin();
+        scene.check(scene.main, at)?;
+        scene.check(scene.other, (at + 2) % COUNT as usize)?;
+        scene.end();
+    }
+    scene.finish()
+}
+
+fn slow_readers_elsewhere() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    for _ in 0..2 {
+        scene.pass_with(|scene, at| scene.check_slowly_elsewhere(at, 3000))?;
+        scene.join()?;
+    }
+    scene.finish()
+}
+
+/// After learning, each weight is changed in turn by a way that was never seen, leaves its pages, and comes back.
+fn writes(write: Writer) -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    for at in 0..COUNT as usize {
+        let seed = 100 + at as u64;
+        write(&scene, scene.weights[at], seed)?;
+        scene.weights[at].seed = seed;
+        scene.pass()?;
+    }
+    scene.finish()
+}
+
+fn write_from_pinned(scene: &Scene, weight: Weight, seed: u64) -> Done {
+    let source = scene.gpu.host_alloc(weight.bytes as usize)?;
+    scene.gpu.upload(source, &pattern::filled(seed, weight.bytes as usize))?;
+    let driver = &scene.gpu.driver;
+    check(
+        "cuMemcpyHtoDAsync",
+        driver.copy_h2d_async(weight.address, source, weight.bytes as usize, scene.main),
+    )
+}
+
+fn write_from_device(scene: &Scene, weight: Weight, seed: u64) -> Done {
+    let bytes = weight.bytes as usize;
+    // Below the size of managed allocations, piece by piece.
+    let piece = 512 << 10;
+    let source = scene.gpu.alloc(piece)?;
+    for (at, data) in (0..).step_by(piece).zip(pattern::filled(seed, bytes).chunks(piece)) {
+        scene.gpu.upload(source, data)?;
+        let code = scene.gpu.driver.copy_d2d_async(weight.address + at, source, piece, scene.main);
+        check("cuMemcpyDtoDAsync", code)?;
+        scene.synchronize()?;
+    }
+    Ok(())
+}
+
+fn a_fill() -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    let weight = scene.weights[1];
+    let code = scene.gpu.driver.set_d8_async(weight.address, 7, weight.bytes as usize, scene.main);
+    check("cuMemsetD8Async", code)?;
+    // Everybody else takes its pages.
+    scene.pass_with(|scene, at| if at == 1 { Ok(()) } else { scene.check(scene.main, at) })?;
+    scene.synchronize()?;
+    let data = scene.gpu.download(weight.address, weight.bytes as usize)?;
+    let wrong = data.iter().filter(|byte| **byte != 7).count() as u64;
+    scene.weights.remove(1);
+    Ok(wrong + scene.finish()?)
+}
+
+fn a_kernel_that_adds() -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    let weight = scene.weights[2];
+    let mut wrong = 0;
+    for round in 1..=3 {
+        scene.launch("scale_inplace", &[weight.address, weight.bytes / 8, 5])?;
+        scene.pass_with(|scene, at| if at == 2 { Ok(()) } else { scene.check(scene.main, at) })?;
+        scene.synchronize()?;
+        let data = scene.gpu.download(weight.address, weight.bytes as usize)?;
+        let right = |index: u64| pattern::mix(weight.seed, index).wrapping_add(5 * round).to_le_bytes();
+        wrong +=
+            (0..).zip(data.chunks_exact(8)).filter(|(index, word)| **word != right(*index)).count() as u64;
+    }
+    scene.weights.remove(2);
+    Ok(wrong + scene.finish()?)
+}
+
+fn two_in_one_launch() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    for (one, other) in [(0, 1), (3, 2), (5, 0), (1, 4)] {
+        let (one, other) = (scene.weights[one], scene.weights[other]);
+        let arguments =
+            [one.address, one.bytes, one.seed, other.address, other.bytes, other.seed, scene.counter];
+        scene.launch("check_two", &arguments)?;
+        scene.pass()?;
+    }
+    scene.finish()
+}
+
+/// Kernels whose parameters carry the address of another weight in a word that they never follow.
+fn a_stale_word() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    for round in 0..4 {
+        scene.pass_with(|scene, at| {
+            let weight = scene.weights[at];
+            let stale = scene.weights[(at + 2 + round) % COUNT as usize].address + 4096;
+            let words = vec![stale, weight.address, weight.bytes, weight.seed, scene.counter, stale, 0, 0];
+            scene.gpu.launch("check_struct", scene.main, &[Struct(words)])
+        })?;
+    }
+    scene.finish()
+}
+
+/// A kernel stores the address, and others read through it, without showing it, until the owner returns.
+fn pointers_in_an_owner() -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM | INDIRECT)?;
+    let forward = |scene: &Scene, at: usize| {
+        let weight = scene.weights[at];
+        scene.launch("prepare_pointers", &[scene.array, weight.address, 0, 0, 0, 1])?;
+        // Somebody else's weight comes between: it must not take the pages.
+        let neighbour = (at + 1) % COUNT as usize;
+        scene.check(scene.main, neighbour)?;
+        let seeds = Struct(vec![weight.seed, 0, 0, 0]);
+        use harness::gpu::Argument::Word;
+        let arguments = [Word(scene.array), Word(1), Word(weight.bytes), seeds, Word(scene.counter)];
+        scene.gpu.launch("check_indirect", scene.main, &arguments)
+    };
+    for _ in 0..8 {
+        scene.pass_with(forward)?;
+    }
+    scene.learn()?;
+    scene.pass_with(forward)?;
+    scene.finish()
+}
+
+/// Physical bytes before the switch-over, after it, and the most there were meanwhile, by the driver's own count.
+fn budget() -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
+    let before = device_bytes("device_bytes");
+    scene.learn()?;
+    say("before", before);
+    say("after", device_bytes("device_bytes"));
+    say("peak", device_bytes("device_bytes_peak"));
+    scene.pass()?;
+    scene.finish()
+}
+
+/// A number that simcuda counts.
+#[expect(unsafe_code, reason = "finds a C function at run time")]
+pub(crate) fn device_bytes(name: &str) -> u64 {
+    let name = std::ffi::CString::new(name).expect("a name has no NUL");
+    // SAFETY: the library's name and the function's are C strings; the driver is loaded already.
+    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+    // SAFETY: as above.
+    let address = unsafe { libc::dlsym(library, c"simcuda_stat".as_ptr()) };
+    assert!(!address.is_null(), "this story needs simcuda");
+    type Stat = extern "C" fn(*const std::ffi::c_char) -> u64;
+    // SAFETY: the export has this signature (docs/simcuda.md).
+    let stat: Stat = unsafe { std::mem::transmute(address) };
+    stat(name.as_ptr())
+}
+
+/// Whatever moves below, the program's addresses, and what the driver says of them, stay.
+fn addresses() -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
+    let before = scene.weights.clone();
+    let describe = |scene: &Scene| -> Result<Vec<(u64, usize)>, Failure> {
+        let range = |weight: &Weight| {
+            let (mut base, mut bytes) = (0, 0);
+            let inside = weight.address + weight.bytes / 2;
+            check("cuMemGetAddressRange", scene.gpu.driver.address_range(&mut base, &mut bytes, inside))?;
+            Ok((base, bytes))
+        };
+        scene.weights.iter().map(range).collect()
+    };
+    let described = describe(&scene)?;
+    scene.learn()?;
+    scene.pass()?;
+    assert_eq!(describe(&scene)?, described, "what the driver says of the weights changed");
+    assert!(before.iter().zip(&described).all(|(weight, range)| weight.address == range.0));
+    scene.finish()
+}

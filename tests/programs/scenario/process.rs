@@ -1,0 +1,128 @@
+//! Stories of threads and of processes that split and end.
+#![expect(unsafe_code, reason = "fork, signals and exits are the subject")]
+
+use super::scene::{MAY_STREAM, Scene};
+use super::{Told, say};
+use harness::driver::Failure;
+use harness::gpu::Argument::Word;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const COUNT: u64 = 6;
+const PAGES: u64 = 2;
+
+pub(crate) fn tell(story: &str) -> Option<Told> {
+    Some(match story {
+        "threads" => threads(),
+        "fork before the first use" => fork_before(),
+        "fork after the switch" => fork_after(),
+        "exit in a thread" => ends_while_busy(|| std::process::exit(0)),
+        "_exit in a thread" => ends_while_busy(|| {
+            // SAFETY: ends the process at once.
+            unsafe { libc::_exit(0) }
+        }),
+        "terminated" => ends_while_busy(|| {
+            // SAFETY: a signal to ourselves, with its default action.
+            unsafe { libc::raise(libc::SIGTERM) };
+            std::thread::sleep(std::time::Duration::from_secs(10));
+        }),
+        _ => return None,
+    })
+}
+
+/// Four threads run forwards of one model, each on its stream, in step and out of step.
+fn threads() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let results: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..4)
+            .map(|thread| {
+                scope.spawn({
+                    let scene = &scene;
+                    move || forwards(scene, thread)
+                })
+            })
+            .collect();
+        running.into_iter().map(|thread| thread.join().expect("a thread ends")).collect()
+    });
+    results.into_iter().collect::<Result<(), Failure>>()?;
+    scene.gpu.synchronize()?;
+    scene.finish()
+}
+
+fn forwards(scene: &Scene, thread: usize) -> Result<(), Failure> {
+    scene.gpu.enter()?;
+    let stream = scene.gpu.stream()?;
+    for round in 0..5 {
+        if thread.is_multiple_of(2) {
+            scene.pass_with(|scene, at| scene.check(stream, at))?;
+        } else {
+            scene.pass_with(|scene, at| scene.check(stream, (at * 5 + round) % COUNT as usize))?;
+        }
+    }
+    Ok(())
+}
+
+/// A child that never saw the driver starts on its own; so does the parent.
+fn fork_before() -> Told {
+    // SAFETY: no thread of this process runs yet.
+    let child = unsafe { libc::fork() };
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    scene.pass()?;
+    let wrong = scene.finish()?;
+    if child == 0 {
+        std::process::exit(i32::from(wrong != 0));
+    }
+    Ok(wrong + status_of(child))
+}
+
+/// A child of a process that streams: what it calls of us says that it is a child, it allocates nothing, and it exits as any other.
+fn fork_after() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    // SAFETY: the child only asks us for our state, and exits.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let phase = scene.phase();
+        std::process::exit(if phase == -1 { 0 } else { 7 });
+    }
+    let failed = status_of(child);
+    say("child", failed);
+    scene.pass()?;
+    Ok(failed + scene.finish()?)
+}
+
+/// 0 if the child ended well.
+fn status_of(child: i32) -> u64 {
+    let mut status = 0;
+    // SAFETY: the pointer is to a local.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    status.unsigned_abs().into()
+}
+
+/// The process ends while two threads launch.
+fn ends_while_busy(end: impl FnOnce() + Send) -> Told {
+    let scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
+    let mut scene = scene;
+    scene.learn()?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let launch = |at: usize| {
+                    let weight = scene.weights[at];
+                    let arguments = [weight.address, weight.bytes, weight.seed, scene.counter];
+                    scene.gpu.launch("check", scene.main, &arguments.map(Word))
+                };
+                let _ = scene.gpu.enter();
+                let mut at = 0;
+                while !stop.load(Ordering::Relaxed) && launch(at % COUNT as usize).is_ok() {
+                    at += 1;
+                }
+            });
+        }
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            end();
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
+    Ok(99)
+}
