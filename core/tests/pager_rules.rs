@@ -57,12 +57,14 @@ fn a_stream_waits_again_for_a_second_load_of_a_part() {
 #[test]
 fn a_launch_waits_for_the_copies_of_both_streams() {
     in_every_order(SPLIT, |world| {
+        let open = world.acquire(S2, &[reads(2)]);
         set_order(world, &[0]);
         world.prefetch(S1);
         set_order(world, &[]);
-        // Page 0 comes again on the demand stream; page 1 may still be on its way on the other.
-        world.launch(S2, &[reads(1).stale()]);
+        world.enqueue(open);
+        assert_eq!(pages_in(&world.take_journal(), CopyStream::Prefetch), 1, "page 1 was pinned");
         world.launch(S1, &[reads(0)]);
+        assert_eq!(pages_in(&world.take_journal(), CopyStream::Demand), 1);
     });
 }
 
@@ -364,6 +366,20 @@ fn a_launch_that_may_write_follows_an_open_write_to_the_shadow() {
         world.enqueue(writer);
         world.enqueue(unproven);
         world.launch(S1, &[reads(0)]);
+    });
+}
+
+#[test]
+fn pages_stay_while_a_launch_that_reads_the_shadow_is_not_enqueued() {
+    in_every_order(SAME, |world| {
+        let unproven = world.acquire(S1, &[writes(0).stale()]);
+        let reader = world.acquire(S2, &[reads(0).doubtful()]);
+        assert_eq!(reader.verdicts, [Verdict::Redirect]);
+        world.enqueue(unproven);
+        // Unit 0 would be written back to where the other launch is about to read.
+        assert_eq!(world.launch(S1, &[reads(1)]), [Verdict::Conflict]);
+        world.enqueue(reader);
+        assert_ne!(world.launch(S1, &[reads(1)]), [Verdict::Conflict]);
     });
 }
 

@@ -15,6 +15,10 @@ impl Pager {
                 return;
             }
             if !self.slots[slot].in_place() {
+                // A launch that will write the shadow is not enqueued yet: nothing could be ordered behind it.
+                if self.slots[slot].rewrites > 0 {
+                    return;
+                }
                 let allowed = self.free_prefix(slot, stream, progress);
                 self.load(slot, CopyStream::Prefetch, allowed, out);
             }
@@ -226,7 +230,7 @@ impl Pager {
         }
         let Some(old) = self.pages[self.ring_page(slot, page)].occupant else { return true };
         let old = &self.slots[old as usize];
-        let free = old.pins == 0 && !old.held && !old.current && !old.awaiting;
+        let free = old.may_leave() && !old.current && !old.awaiting;
         free && old.readers.iter().all(|&(reader, event)| reader == stream || progress.completed(event))
     }
 
@@ -236,8 +240,7 @@ impl Pager {
         }
         let Some(old) = self.pages[self.ring_page(slot, page)].occupant else { return true };
         let shown = self.slots[old as usize].shown_by == self.launch && old as usize != slot;
-        let old = &self.slots[old as usize];
-        old.pins == 0 && !old.held && !shown
+        self.slots[old as usize].may_leave() && !shown
     }
 
     fn has(&self, slot: usize, page: u32) -> bool {

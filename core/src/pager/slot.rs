@@ -87,6 +87,11 @@ impl Slot {
         self.present == self.pages
     }
 
+    /// Whether another unit may take its pages now: nobody is about to read them here, nor the shadow that they would be written back to.
+    pub(super) fn may_leave(&self) -> bool {
+        self.pins == 0 && !self.held && !(self.dirty && self.redirects > 0)
+    }
+
     /// The event of this stream's last launch that showed the unit; made at its first.
     pub(super) fn reader_event(&mut self, stream: StreamId, pool: &mut EventPool) -> EventId {
         self.guarded = [false; 2];
