@@ -11,6 +11,8 @@ use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 /// Device addresses begin here; host memory of a Linux process lies far above.
 const FIRST_ALLOCATION: u64 = 0x2000_0000_0000;
+/// Bytes from which a reservation stands at the wanted address.
+const CHUNK: u64 = 32 << 20;
 const FIRST_RESERVATION: u64 = 0x3000_0000_0000;
 const END: u64 = 0x5000_0000_0000;
 
@@ -134,7 +136,8 @@ impl Space {
             return Err(Status::INVALID_VALUE);
         }
         let unit = alignment.max(PAGE);
-        if wanted != 0 && wanted.is_multiple_of(unit) && self.take(wanted, bytes) {
+        // The driver serves less than a chunk of its own from chunks that it has, wherever these lie.
+        if wanted != 0 && bytes >= CHUNK && wanted.is_multiple_of(unit) && self.take(wanted, bytes) {
             return Ok(wanted);
         }
         let mut candidate = round_up(FIRST_RESERVATION, unit).ok_or(Status::INVALID_VALUE)?;
