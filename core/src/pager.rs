@@ -301,8 +301,9 @@ impl Pager {
     fn acquire_one(&mut self, stream: StreamId, slot: usize, hit: Hit, out: &mut Vec<Command>) -> Verdict {
         let state = &self.slots[slot];
         let writes = hit.access == Access::Write;
-        // Launches that may write at the same time must write at the same place, or one write is lost.
-        let elsewhere = state.rewrites > 0 && (writes || hit.hold);
+        // Launches that may write at the same time must write at the same place, or one write is lost; and no copy in can be
+        // ordered behind a write to the shadow that is not enqueued yet.
+        let elsewhere = state.rewrites > 0 && (writes || hit.hold || !state.in_place());
         // What is changed in the ring, or about to be needed there, is better served in place than behind the link.
         let here = state.dirty || (state.in_place() && (state.awaiting || (writes && state.pins > 0)));
         if elsewhere || (hit.can_redirect && self.is_doubtful(slot, hit.certainty) && !here) {

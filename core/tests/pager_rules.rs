@@ -383,6 +383,27 @@ fn pages_stay_while_a_launch_that_reads_the_shadow_is_not_enqueued() {
     });
 }
 
+#[test]
+fn a_write_to_the_shadow_waits_for_copies_that_read_it() {
+    in_every_order(SAME, |world| {
+        world.launch(S1, &[reads(0).stale()]);
+        assert_eq!(world.launch(S2, &[writes(0).doubtful()]), [Verdict::Redirect]);
+    });
+}
+
+#[test]
+fn nothing_is_copied_in_while_a_write_to_the_shadow_is_open() {
+    in_every_order(SAME, |world| {
+        let writer = world.acquire(S1, &[writes(0).doubtful()]);
+        set_order(world, &[0]);
+        world.prefetch(S2);
+        assert_eq!(world.launch(S2, &[reads(0).stale()]), [Verdict::Redirect]);
+        assert_eq!(pages_in(&world.take_journal(), CopyStream::Prefetch), 0);
+        world.enqueue(writer);
+        world.launch(S2, &[reads(0)]);
+    });
+}
+
 // Rules 10 to 12.
 
 #[test]

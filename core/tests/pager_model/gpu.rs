@@ -303,8 +303,9 @@ impl Gpu {
         }
     }
 
-    /// Step 0 tears what will change; each further step brings one page.
+    /// Step 0 tears what will change; each further step brings one page. Nobody may be writing what is copied.
     fn copy_step(&mut self, unit: UnitId, first: usize, pages: usize, back: bool, step: usize) {
+        let mut half_written = false;
         for page in first..first + pages {
             let at = self.ring_page(unit, page);
             let shadow = &mut self.memory[unit.0 as usize].shadow[page];
@@ -314,6 +315,10 @@ impl Gpu {
             } else if step == page - first + 1 {
                 *to = from;
             }
+            half_written |= step == page - first + 1 && from == Content::Torn;
+        }
+        if half_written {
+            self.set_fault(format!("a copy of {unit:?} (back: {back}) met a page that was being written"));
         }
     }
 
