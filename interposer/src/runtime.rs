@@ -119,6 +119,7 @@ pub(crate) fn drop_model(id: ModelId) {
             );
         }
     }
+    switch::retire_empty_ring(model.device);
 }
 
 /// The weight at this address gets private pages, and is watched no longer. False if no unit lies there.

@@ -40,17 +40,18 @@ impl Operand {
 /// Handles a call that touches these ranges in order on `stream`. `issue` makes the call.
 pub(crate) fn handle(stream: Stream, operands: &[Operand], mut issue: impl FnMut() -> CUresult) -> Outcome {
     let Some(arena) = arena() else { return Outcome::Bypass(Reason::NotManaged) };
+    if graphs::is_capturing(stream) {
+        let inside = operands.iter().filter(|operand| arena.contains(operand.address));
+        return match graphs::keep(inside.flat_map(pages).map(|address| (arena.meaning(address), address))) {
+            Ok(()) => Outcome::Done(issue()),
+            Err(code) => Outcome::Fail(code),
+        };
+    }
     if operands.iter().all(|operand| !shows(arena, operand)) {
         return Outcome::Bypass(Reason::NotManaged);
     }
     loop {
         let shown = units_of(arena, operands);
-        if graphs::is_capturing(stream) {
-            return match graphs::keep(shown.iter().map(|(meaning, _)| *meaning)) {
-                Ok(()) => Outcome::Done(issue()),
-                Err(code) => Outcome::Fail(code),
-            };
-        }
         let inside = gate::enter();
         if units_of(arena, operands) != shown {
             continue;
@@ -162,14 +163,15 @@ pub(crate) unsafe fn search_for_addresses(source: *const u8, bytes: usize) -> Re
         // SAFETY: as above; the read needs no alignment.
         let address = unsafe { word.cast::<u64>().read_unaligned() };
         match arena.meaning(address) {
-            Meaning::Nothing => {}
-            Meaning::Learning(unit) => {
-                if let Some(unit) = world().unit_mut(unit) {
-                    unit.stay = Some(StayReason::Escaped);
+            // It may be named a weight later.
+            Meaning::Nothing if arena.contains(address) => {
+                if let Some(region) = world().region_of_mut(address) {
+                    region.stay = Some(StayReason::Escaped);
                 }
             }
-            Meaning::Streamed(unit) => {
-                private::for_good(unit, Why::Escaped).map_err(CUresult::from)?;
+            Meaning::Nothing => {}
+            Meaning::Learning(unit) | Meaning::Streamed(unit) => {
+                private::keep(unit, StayReason::Escaped, Why::Escaped).map_err(CUresult::from)?;
             }
         }
     }

@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use flextensor_core::plan::StayReason;
 
-use super::arena::{Meaning, arena};
+use super::arena::{Arena, Meaning, arena};
 use super::launch::Launch;
 use super::private::Why;
-use super::scan::Found;
+use super::scan::Parameters;
 use super::{private, world};
 use crate::ffi::stream::{self, Stream};
 use crate::ffi::types::{CUfunction, CUresult, CUstream, c_void};
+use crate::outcome::Outcome;
 
 /// Captures that began and have not ended.
 static CAPTURES: AtomicUsize = AtomicUsize::new(0);
@@ -36,25 +37,34 @@ pub(crate) fn is_capturing(stream: Stream) -> bool {
     any_capture() && stream::is_capturing(stream).unwrap_or(false)
 }
 
-/// A launch that becomes a node: its weights stay where they are for good. None when the launch has to look again.
-pub(crate) fn capture_launch(found: &[Found], issue: impl FnOnce() -> CUresult) -> Option<CUresult> {
-    match keep(found.iter().map(|found| found.meaning)) {
-        Ok(()) => Some(issue()),
-        Err(code) => Some(code),
+/// A launch that becomes a node: its weights stay where they are for good.
+#[expect(unsafe_code, reason = "reads what the program passes to the driver")]
+pub(crate) fn capture_launch(
+    arena: &Arena,
+    parameters: Parameters,
+    issue: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let mut shown = Vec::new();
+    // SAFETY: the parameters are those of the launch that the program makes now.
+    unsafe { parameters.each_address(arena, |found| shown.push((found.meaning, found.address))) };
+    match keep(shown.into_iter()) {
+        Ok(()) => Outcome::Done(issue()),
+        Err(code) => Outcome::Fail(code),
     }
 }
 
-/// Makes what these addresses show private, and keeps it so.
-pub(crate) fn keep(shown: impl Iterator<Item = Meaning>) -> Result<(), CUresult> {
-    for meaning in shown {
+/// Makes what these addresses show private, and keeps it so: also memory that is no weight yet, if it ever becomes one.
+pub(crate) fn keep(shown: impl Iterator<Item = (Meaning, u64)>) -> Result<(), CUresult> {
+    for (meaning, address) in shown {
         match meaning {
-            Meaning::Nothing => {}
-            Meaning::Learning(unit) => {
-                if let Some(unit) = world::world().unit_mut(unit) {
-                    unit.stay = Some(StayReason::GraphHeld);
+            Meaning::Nothing => {
+                if let Some(region) = world::world().region_of_mut(address) {
+                    region.stay = Some(StayReason::GraphHeld);
                 }
             }
-            Meaning::Streamed(unit) => private::for_good(unit, Why::Graph).map_err(CUresult::from)?,
+            Meaning::Learning(unit) | Meaning::Streamed(unit) => {
+                private::keep(unit, StayReason::GraphHeld, Why::Graph).map_err(CUresult::from)?;
+            }
         }
     }
     Ok(())
@@ -70,9 +80,11 @@ pub(crate) fn keep_parameters(
     let Some(arena) = arena() else { return Ok(()) };
     let node =
         Launch { function, stream: Stream::from(std::ptr::null_mut::<()>() as CUstream), pointers, extra };
-    let Some(parameters) = node.parameters() else { return Ok(()) };
+    let Some(parameters) = node.parameters() else {
+        return private::everything(Why::Unparsed).map_err(CUresult::from);
+    };
     let mut shown = Vec::new();
     // SAFETY: the parameters are those that the program passes to the driver now.
-    unsafe { parameters.each_weight(arena, |found| shown.push(found.meaning)) };
+    unsafe { parameters.each_address(arena, |found| shown.push((found.meaning, found.address))) };
     keep(shown.into_iter())
 }

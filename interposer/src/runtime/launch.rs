@@ -62,7 +62,10 @@ pub(crate) fn handle(
     mut issue: impl FnMut(*mut *mut c_void, *mut *mut c_void) -> CUresult,
 ) -> Outcome {
     let Some(arena) = arena() else { return Outcome::Bypass(Reason::NotManaged) };
-    let Some(parameters) = launch.parameters() else { return Outcome::Bypass(Reason::NotManaged) };
+    let Some(parameters) = launch.parameters() else { return unparsed() };
+    if graphs::is_capturing(launch.stream) {
+        return graphs::capture_launch(arena, parameters, || issue(launch.pointers, launch.extra));
+    }
     let mut any = false;
     // SAFETY: the parameters are those of the launch that the program makes now.
     unsafe { parameters.each_weight(arena, |_| any = true) };
@@ -82,6 +85,14 @@ pub(crate) fn handle(
     Outcome::Done(code)
 }
 
+/// Nobody can say what the launch reads: everything that streams gets private pages first.
+fn unparsed() -> Outcome {
+    match private::everything(Why::Unparsed) {
+        Ok(()) => Outcome::Bypass(Reason::NotManaged),
+        Err(error) => Outcome::Fail(error.into()),
+    }
+}
+
 /// One try. None when meanings changed under it, so that it has to look again.
 fn attempt(
     arena: &Arena,
@@ -90,9 +101,6 @@ fn attempt(
     scratch: &mut Scratch,
     issue: &mut impl FnMut(*mut *mut c_void, *mut *mut c_void) -> CUresult,
 ) -> Option<CUresult> {
-    if graphs::is_capturing(launch.stream) {
-        return graphs::capture_launch(&scratch.found, || issue(launch.pointers, launch.extra));
-    }
     let inside = gate::enter();
     // What was found before the gate may have been remapped meanwhile.
     if scratch.found.iter().any(|found| arena.meaning(found.address) != found.meaning) {

@@ -5,7 +5,7 @@ use super::arena::{Meaning, arena, arena_or_reserve};
 use super::regions::Region;
 use super::streaming::ring_of;
 use super::world::{UnitState, World, world};
-use super::{gate, learn};
+use super::{gate, learn, switch};
 use crate::ffi::context;
 use crate::ffi::result::CudaResult;
 use crate::ffi::types::CUresult;
@@ -35,12 +35,16 @@ pub(crate) fn free(address: u64) -> Option<CUresult> {
     {
         log::debug!("waiting for the users of {:#x} failed: {error}", region.base);
     }
+    let device = region.device;
     let gone = forget_units(&mut world, &region);
     arena.set_meaning(region.base, region.pages(), Meaning::Nothing);
     drop(world);
     learn::recorder(|recorder| recorder.forget_units(&gone));
     region.unback(arena);
     drop(closed);
+    if !gone.is_empty() {
+        switch::retire_empty_ring(device);
+    }
     Some(CUresult::CUDA_SUCCESS)
 }
 

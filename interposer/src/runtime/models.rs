@@ -183,6 +183,7 @@ fn unit_for(world: &mut World, model: ModelId, region: u64, weights: &[Named]) -
         }
         None => {
             let region = world.regions.get(&region)?;
+            let stay = region.stay.or(excluded.then_some(StayReason::Excluded));
             // What lies behind the allocation's end is nobody's.
             if covered(weights) < MIN_COVER * (end.min(region.base + region.bytes) - first) as f64 {
                 return None;
@@ -196,7 +197,7 @@ fn unit_for(world: &mut World, model: ModelId, region: u64, weights: &[Named]) -
                 pages: (end - first) / PAGE,
                 members,
                 hold,
-                stay: excluded.then_some(StayReason::Excluded),
+                stay,
                 state: UnitState::Learning,
                 streamed: 0,
             };

@@ -3,11 +3,12 @@
 
 #![expect(unsafe_code, reason = "copies from our pinned memory")]
 
+use flextensor_core::plan::StayReason;
 use flextensor_core::units::UnitId;
 
 use super::arena::{Meaning, PAGE, arena};
 use super::streaming::{Streaming, ring_of};
-use super::world::{UnitState, World, world};
+use super::world::{Unit, UnitState, World, world};
 use super::{gate, passes};
 use crate::ffi::copy;
 use crate::ffi::result::{CudaError, CudaResult};
@@ -26,6 +27,8 @@ pub(crate) enum Why {
     Graph,
     /// Its address went to device memory.
     Escaped,
+    /// A launch's parameters are unknown.
+    Unparsed,
     /// A launch needs more pages at once than can be had, and cannot be redirected.
     Crowded,
 }
@@ -37,9 +40,21 @@ impl std::fmt::Display for Why {
             Why::ModelGone => "its model is gone",
             Why::Graph => "a CUDA graph reads it",
             Why::Escaped => "its address went to device memory, where its uses cannot be seen",
+            Why::Unparsed => "the driver does not tell what a kernel is passed, so it may be read by any",
             Why::Crowded => "its pages were needed by others at the same moment",
         })
     }
+}
+
+/// The unit stays in private pages from now on: at once if it is streamed, and otherwise when a plan is made.
+pub(crate) fn keep(id: UnitId, reason: StayReason, why: Why) -> CudaResult<()> {
+    let streamed = {
+        let mut world = world();
+        let Some(unit) = world.unit_mut(id) else { return Ok(()) };
+        unit.stay = Some(reason);
+        unit.state == UnitState::Streamed
+    };
+    if streamed { for_good(id, why) } else { Ok(()) }
 }
 
 /// Gives the unit private pages. The calling thread must not be inside the gate. When there is no memory for them, nothing has changed.
@@ -59,6 +74,13 @@ pub(crate) fn for_good(id: UnitId, why: Why) -> CudaResult<()> {
         _ => log::notice!("{name} has private GPU memory from now on: {why}"),
     }
     Ok(())
+}
+
+/// Gives everything that streams private pages.
+pub(crate) fn everything(why: Why) -> CudaResult<()> {
+    let streamed = |unit: &&Unit| unit.state == UnitState::Streamed;
+    let all: Vec<UnitId> = world().units.iter().filter(streamed).map(|unit| unit.id).collect();
+    all.into_iter().try_for_each(|id| for_good(id, why))
 }
 
 fn take_out(ring: &mut Streaming, id: UnitId, world: &mut World) -> CudaResult<()> {

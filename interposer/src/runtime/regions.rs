@@ -7,6 +7,7 @@ use crate::ffi::types::CUresult;
 use crate::ffi::vmm::{self, Handle};
 
 use super::arena::{Arena, PAGE};
+use flextensor_core::plan::StayReason;
 
 /// One allocation of the program.
 pub(crate) struct Region {
@@ -20,6 +21,10 @@ pub(crate) struct Region {
     pub(crate) context: Context,
     /// What backs each page; none where the page's memory belongs to the ring.
     pub(crate) handles: Vec<Option<Handle>>,
+    /// Second mappings of its pages, as (address, bytes): the beginnings of views.
+    pub(crate) views: Vec<(u64, u64)>,
+    /// Why a unit in it must stay, if something happened before there was a unit.
+    pub(crate) stay: Option<StayReason>,
 }
 
 impl Region {
@@ -29,7 +34,8 @@ impl Region {
         let Some(base) = arena.take(count) else {
             return Err(CudaError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         };
-        let mut region = Region { base, bytes, device, context, handles: Vec::with_capacity(count as usize) };
+        let handles = Vec::with_capacity(count as usize);
+        let mut region = Region { base, bytes, device, context, handles, views: Vec::new(), stay: None };
         match region.back(count) {
             Ok(()) => Ok(region),
             Err(error) => {
@@ -72,6 +78,10 @@ impl Region {
                 self.base
             );
             return;
+        }
+        for &(view, bytes) in &self.views {
+            // A view that stays mapped holds its pages; nothing else can go wrong by it.
+            let _ = vmm::unmap(view, bytes as usize);
         }
         for handle in self.handles.into_iter().flatten() {
             let _ = vmm::release(handle);

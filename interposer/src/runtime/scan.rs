@@ -67,6 +67,21 @@ impl Parameters {
     /// The pointers are those of a launch that is going on: each leads to its parameter's bytes.
     #[inline]
     pub(crate) unsafe fn each_weight(self, arena: &Arena, mut seen: impl FnMut(Found)) {
+        let weight = |found: Found| {
+            if found.meaning != Meaning::Nothing {
+                seen(found);
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.each_address(arena, weight) };
+    }
+
+    /// Calls `seen` for every word that is an address in the arena, whether or not it means something.
+    ///
+    /// # Safety
+    /// As for [`Parameters::each_weight`].
+    #[inline]
+    pub(crate) unsafe fn each_address(self, arena: &Arena, mut seen: impl FnMut(Found)) {
         match self {
             Parameters::Each { pointers, layout } => {
                 for (index, parameter) in layout.parameters.iter().enumerate() {
@@ -77,8 +92,8 @@ impl Parameters {
                     // SAFETY: the pointer leads to the parameter's bytes.
                     unsafe {
                         words(start, parameter.bytes as usize, 8, |at, address| {
-                            let meaning = arena.meaning(address);
-                            if meaning != Meaning::Nothing {
+                            if arena.contains(address) {
+                                let meaning = arena.meaning(address);
                                 seen(Found { meaning, address, offset: parameter.offset + at as u32 });
                             }
                         })
@@ -88,8 +103,8 @@ impl Parameters {
             // SAFETY: the caller passes a buffer of this size.
             Parameters::Packed { buffer, bytes } => unsafe {
                 words(buffer, bytes, 4, |at, address| {
-                    let meaning = arena.meaning(address);
-                    if meaning != Meaning::Nothing {
+                    if arena.contains(address) {
+                        let meaning = arena.meaning(address);
                         seen(Found { meaning, address, offset: at as u32 });
                     }
                 });

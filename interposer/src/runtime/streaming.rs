@@ -19,7 +19,7 @@ use crate::ffi::event::{self, Event};
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::stream::{self, Stream};
 use crate::ffi::types::{CUresult, CUstream};
-use crate::ffi::vmm::Handle;
+use crate::ffi::vmm::{self, Handle};
 
 /// Devices that a process may have.
 pub(crate) const MAX_DEVICES: usize = 64;
@@ -175,6 +175,26 @@ impl Streaming {
     /// The stream of copies that nobody foresaw.
     pub(crate) fn demand_stream(&self) -> Stream {
         self.gpu.copies[CopyStream::Demand as usize]
+    }
+
+    /// Whether nothing is streamed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.units.iter().all(Option::is_none)
+    }
+
+    /// Gives everything back to the driver. Nothing is mapped to its pages, and nobody waits for its events.
+    pub(crate) fn close(self) {
+        let gone = context::with_current(self.context, || {
+            self.drain()?;
+            self.gpu.events.iter().try_for_each(|&event| event::destroy(event))?;
+            self.gpu.copies.iter().try_for_each(|&copy| stream::destroy(copy))
+        });
+        if let Err(error) = gone {
+            crate::log::debug!("the copy streams of a ring could not be closed: {error}");
+        }
+        for handle in self.ring {
+            let _ = vmm::release(handle);
+        }
     }
 
     /// Bytes of GPU memory that the ring holds.

@@ -15,6 +15,7 @@ use flextensor_core::plan::{
 use flextensor_core::units::{Bytes, ModelId, UnitId};
 
 use super::arena::{Arena, Meaning, PAGE, arena};
+use super::private::{self, Why};
 use super::shadow::{self, Shadow, Wanted};
 use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::world::{UnitState, World, world};
@@ -39,6 +40,8 @@ pub(crate) struct Decided {
     pub(crate) closed_ms: f64,
     /// Why nothing was switched, if so.
     pub(crate) refused: Option<String>,
+    /// Its ring is gone, with all that was in it.
+    pub(crate) retired: bool,
 }
 
 /// One switch-over at a time: a plan stands on what the one before made.
@@ -73,6 +76,28 @@ pub(crate) fn switch_over(id: ModelId) {
             remember(&request, plan, took_ms, closed_ms, None);
         }
         Err(why) => keep_all(&request, plan, &why),
+    }
+}
+
+/// Lets the ring of a device go when nothing is streamed there any more. The calling thread holds no lock.
+pub(crate) fn retire_empty_ring(device: i32) {
+    let empty = |ring: &Option<Box<Streaming>>| ring.as_ref().is_some_and(|ring| ring.is_empty());
+    if !empty(&ring_of(device)) {
+        return;
+    }
+    // Whoever switches over now counts on the ring.
+    let Ok(_only) = SWITCHING.try_lock() else { return };
+    let _closed = gate::close();
+    let mut world = world();
+    let mut ring = ring_of(device);
+    if !empty(&ring) {
+        return;
+    }
+    if let Some(ring) = ring.take() {
+        ring.close();
+    }
+    if let Some(decided) = world.decided.get_mut(&device) {
+        decided.retired = true;
     }
 }
 
@@ -208,6 +233,10 @@ fn put_in_force(request: &Request, plan: &Plan) -> Result<f64, String> {
     let shadows = shadow::make(&wanted)?;
     let closed = gate::close();
     let since = std::time::Instant::now();
+    // Memory is freed behind the closed gate only, so what is there now stays.
+    if moves.iter().any(|m| !is_learnt(&world(), m.id)) {
+        return Err("weights were freed meanwhile".to_owned());
+    }
     context::synchronize().map_err(|error| format!("waiting for the GPU failed: {error}"))?;
     copy_out(&moves, &shadows).map_err(|error| format!("copying weights to host memory failed: {error}"))?;
     let mut world = world();
@@ -225,7 +254,28 @@ fn put_in_force(request: &Request, plan: &Plan) -> Result<f64, String> {
     mark(&mut world, arena, request, &moves);
     drop(world);
     drop(closed);
-    Ok(since.elapsed().as_secs_f64() * 1e3)
+    let closed_ms = since.elapsed().as_secs_f64() * 1e3;
+    take_back(&moves);
+    Ok(closed_ms)
+}
+
+fn is_learnt(world: &World, id: UnitId) -> bool {
+    world.unit(id).is_some_and(|unit| unit.state == UnitState::Learning)
+}
+
+/// What turned out, while the plan was put in force, to be of no use in the ring.
+fn take_back(moves: &[Move]) {
+    for m in moves {
+        let stay = world().unit(m.id).and_then(|unit| unit.stay);
+        let why = match stay {
+            Some(StayReason::Escaped) => Why::Escaped,
+            Some(StayReason::GraphHeld) => Why::Graph,
+            _ => continue,
+        };
+        if let Err(error) = private::for_good(m.id, why) {
+            log::error!("no private memory for a weight that needs it ({why}): {error}");
+        }
+    }
 }
 
 fn moves_of(request: &Request, plan: &Plan) -> Vec<Move> {
@@ -356,16 +406,17 @@ fn install(
 }
 
 /// The view of a split unit begins with its private pages under a second address.
-fn map_prefix(world: &World, m: &Move, view: u64, device: i32) -> CudaResult<()> {
+fn map_prefix(world: &mut World, m: &Move, view: u64, device: i32) -> CudaResult<()> {
     let pages = (m.address - m.base) / PAGE;
-    let Some(region) = world.region_of(m.base) else { return Ok(()) };
+    let Some(region) = world.region_of_mut(m.base).filter(|_| pages > 0) else { return Ok(()) };
     let first = ((m.base - region.base) / PAGE) as usize;
     for (page, handle) in (0..pages).zip(region.handles.iter().skip(first)) {
         if let Some(handle) = handle {
             vmm::map(view + page * PAGE, PAGE as usize, *handle)?;
         }
     }
-    if pages > 0 { vmm::allow(view, (pages * PAGE) as usize, device) } else { Ok(()) }
+    region.views.push((view, pages * PAGE));
+    vmm::allow(view, (pages * PAGE) as usize, device)
 }
 
 fn mark(world: &mut World, arena: &Arena, request: &Request, moves: &[Move]) {
@@ -404,7 +455,8 @@ fn announce(request: &Request, plan: &Plan) {
 
 fn remember(request: &Request, plan: Plan, took_ms: f64, closed_ms: f64, refused: Option<String>) {
     let mut world = world();
-    let before = world.decided.remove(&request.device).filter(|before| before.plan.ring_pages > 0);
+    let before = world.decided.remove(&request.device);
+    let before = before.filter(|before| before.plan.ring_pages > 0 && !before.retired);
     let decided = Decided {
         plan: match before {
             Some(before) => before.plan.with_increment(plan),
@@ -418,6 +470,7 @@ fn remember(request: &Request, plan: Plan, took_ms: f64, closed_ms: f64, refused
         took_ms,
         closed_ms,
         refused,
+        retired: false,
     };
     world.decided.insert(request.device, decided);
 }
