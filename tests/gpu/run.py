@@ -197,7 +197,7 @@ class Suite:
             "counters": child.field(report, "counters"),
             "memory": child.field(report, "memory"),
             "phase": child.field(report, "phase"),
-            "notes": child.field(report, "notes"),
+            "notes": child.field(report, "plan", "notes"),
             "stderr": ours.stderr_tail(),
         }
 

@@ -225,19 +225,20 @@ REPORT = {
         "streamed_bytes": 19 << 30,
         "predicted_ms": 372.0,
         "bound_ms": 358.0,
+        "notes": ["a weight below the page size stayed"],
     },
     "placements": [
         {"name": "lm_head.weight", "bytes": 2 << 30, "streamed_bytes": 0},
         {"name": "layers.0.up", "bytes": 448 << 20, "streamed_bytes": 448 << 20},
     ],
     "counters": {"hits": 12345, "prefetch_bytes": 19 << 30, "doubtful": 0},
-    "measured": {"median_ms": 380.5, "bound_ms": 358.0, "ratio": 1.063},
     "hooks": {
         "routes": {"elf": True, "dlsym": False, "cuGetProcAddress": None},
         "bypasses": {"not managed": 17},
+        "failures": 3,
+        "panics": 0,
     },
     "memory": {"weights_gpu_bytes": 8 << 30, "ring_bytes": 600 << 20, "host_bytes": 19 << 30},
-    "notes": ["a weight below the page size stayed"],
 }
 
 
@@ -251,11 +252,12 @@ def test_report_shows_the_figures_of_a_run(package, tmp_path):
         "8.00 GiB",
         "600.00 MiB",
         "358.00 ms",
-        "time / bound 1.063",
+        "380.50 ms      20         1.063",
         "layers.0.up",
         "12,345",
         "passes us by",
         "not tested",
+        "calls that we failed  3",
         "note: a weight below the page size stayed",
     ):
         assert words in result.stdout, (words, result.stdout)

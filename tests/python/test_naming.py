@@ -154,7 +154,9 @@ def test_a_layer_that_computes_otherwise_under_hooks_gets_none_below_the_root(ca
     class Encoder(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
+            self.layers = nn.ModuleList(
+                nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2)
+            )
 
         def forward(self, x):
             for layer in self.layers:

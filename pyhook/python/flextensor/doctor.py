@@ -10,8 +10,6 @@ import json
 import os
 import platform
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,12 +97,8 @@ def _installation(found: Findings) -> bool:
     except ValueError as error:
         found.bad(f"configuration: {error}")
     try:
-        environment = {
-            **os.environ,
-            "LD_PRELOAD": launch.preload_value(launch.library(), os.environ.get("LD_PRELOAD", "")),
-        }
-        launch.check_preload(environment)
-    except (launch.CannotPreload, subprocess.TimeoutExpired) as error:
+        launch.check_preload(launch.preloaded(dict(os.environ)))
+    except launch.CannotPreload as error:
         found.bad(str(error))
         return False
     found.good(f"{launch.library()} can be preloaded")
@@ -235,23 +229,18 @@ class _released:
 
 
 def _routes(found: Findings) -> None:
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": launch.preload_value(launch.library(), os.environ.get("LD_PRELOAD", "")),
-    }
     try:
-        result = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _ROUTES_PROBE],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_PROBE_SECONDS,
-            check=True,
-        )
-        answer = json.loads(result.stdout)
-    except (subprocess.SubprocessError, ValueError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        found.bad(f"a preloaded child that starts the driver failed: {said.strip().splitlines()[-1]}")
+        result = launch.ask_child(_ROUTES_PROBE, launch.preloaded(dict(os.environ)), _PROBE_SECONDS)
+    except launch.CannotPreload as error:
+        found.bad(str(error))
+        return
+    try:
+        answer = json.loads(result.stdout) if result.returncode == 0 else None
+    except ValueError:
+        answer = None
+    if answer is None:
+        said = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
+        found.bad(f"a preloaded child that starts the driver failed: {said[-1]}")
         return
     for text in _stage(answer.get("status")):
         found.bad(text)

@@ -148,8 +148,7 @@ class ProcessHook:
     def failed(self, error: Exception) -> None:
         """Something of ours raised: logs it once and takes every hook away for good."""
         if self._on:
-            self._on = False
-            _LOG.warning("the Python hook is switched off after an error of its own: %r", error)
+            self._switch_off(error)
             self.later(self._unhook_all)
 
     # Run under the lock.
@@ -226,12 +225,20 @@ class ProcessHook:
         self._holding.drop_model(dropped.model)
 
     def _unhook_all(self) -> None:
-        self._search.suspend()
         self.watch.unwatch_wrapping()
+        self._suspend()
+
+    def _suspend(self) -> None:
+        """Takes away every hook that may come back."""
+        self._search.suspend()
         for each in self._namings.values():
             each.unhook()
         for root in self._roots.values():
             root.unhook()
+
+    def _switch_off(self, error: Exception) -> None:
+        self._on = False
+        _LOG.warning("the Python hook is switched off after an error of its own: %r", error)
 
     # The compiler.
 
@@ -239,11 +246,7 @@ class ProcessHook:
     def _trace_started(self) -> None:
         self._tracing += 1
         if self._tracing == 1:
-            self._search.suspend()
-            for each in self._namings.values():
-                each.unhook()
-            for root in self._roots.values():
-                root.unhook()
+            self._suspend()
 
     @_locked
     def _trace_ended(self) -> None:
@@ -276,9 +279,8 @@ class ProcessHook:
                 while self._tasks:
                     self._tasks.popleft()()
             except Exception as error:
-                self._on = False
                 self._tasks.appendleft(self._unhook_all)
-                _LOG.warning("the Python hook is switched off after an error of its own: %r", error)
+                self._switch_off(error)
             finally:
                 # Asked, not remembered: an interrupt may come right after the lock was got.
                 if self._lock._is_owned():

@@ -46,7 +46,7 @@ def run(command: list[str], options: dict[str, str], environment: dict[str, str]
     if program is None:
         return _not_runnable(command[0])
     try:
-        environment["LD_PRELOAD"] = preload_value(library(), environment.get("LD_PRELOAD", ""))
+        environment = preloaded(environment)
         check_program(program)
         check_preload(environment)
     except CannotPreload as error:
@@ -57,6 +57,11 @@ def run(command: list[str], options: dict[str, str], environment: dict[str, str]
     except OSError as error:
         _say(f"cannot execute {program}: {error.strerror}")
         return NOT_EXECUTABLE
+
+
+def preloaded(environment: dict[str, str]) -> dict[str, str]:
+    """The environment with the library of this package in LD_PRELOAD."""
+    return {**environment, "LD_PRELOAD": preload_value(library(), environment.get("LD_PRELOAD", ""))}
 
 
 def preload_value(path: Path, existing: str) -> str:
@@ -86,18 +91,28 @@ def check_program(program: str) -> None:
         )
 
 
+def ask_child(question: str, environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Runs Python text in a small child of its own; CannotPreload if it takes longer than `seconds`."""
+    try:
+        return subprocess.run(
+            [sys.executable, "-I", "-S", "-c", question],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotPreload(
+            f"a child with {LIBRARY_NAME} preloaded did not end within {seconds} s"
+        ) from error
+
+
 def check_preload(environment: dict[str, str]) -> None:
     """Starts a small child with the preload and asks it whether the library is there."""
     from flextensor import _native
 
-    result = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _PROBE],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=_PROBE_SECONDS,
-        check=False,
-    )
+    result = ask_child(_PROBE, environment, _PROBE_SECONDS)
     said = result.stderr.strip().splitlines()
     if result.returncode != 0:
         raise CannotPreload(

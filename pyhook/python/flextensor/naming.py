@@ -1,6 +1,6 @@
 """Reads a module tree: which modules own weights, where these lie, and which repeated blocks are traps.
 
-Nothing is changed and nothing is called out here; telling the interposer is left to `roots`.
+Nothing is changed and nothing is called out here; telling the interposer is left to `hook`.
 """
 
 import weakref
@@ -18,9 +18,7 @@ STACKED = 2
 
 _PLAIN = (torch.Tensor, nn.Parameter)
 # Their weights have three dimensions without being stacks of experts.
-_CONVOLUTIONS = tuple(
-    getattr(nn.modules.conv, name) for name in ("_ConvNd",) if hasattr(nn.modules.conv, name)
-)
+_CONVOLUTIONS = getattr(nn.modules.conv, "_ConvNd", ())
 
 
 def on_gpu(tensor: torch.Tensor) -> bool:

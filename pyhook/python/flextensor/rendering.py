@@ -37,13 +37,10 @@ def render(report: dict[str, Any]) -> Iterator[str]:
     yield from _models(_list(report, "models"))
     for plan in _list(report, "plans") or [_dict(report, "plan")]:
         yield from _plan(plan)
-    yield from _measured(_dict(report, "measured"))
     yield from _memory(_dict(report, "memory"))
     yield from _placements(_list(report, "placements"))
     yield from _section("counters", _dict(report, "counters"))
     yield from _hooks(_dict(report, "hooks"))
-    for note in _list(report, "notes"):
-        yield f"note: {note}"
 
 
 def size(count: Any) -> str:
@@ -129,12 +126,6 @@ def _plan(plan: dict[str, Any]) -> Iterator[str]:
         yield f"  note: {note}"
 
 
-def _measured(measured: dict[str, Any]) -> Iterator[str]:
-    if measured:
-        yield ""
-        yield f"measured: median {_ms(measured.get('median_ms'))}, bound {_ms(measured.get('bound_ms'))}, time / bound {_ratio(measured.get('ratio'))}"
-
-
 def _memory(memory: dict[str, Any]) -> Iterator[str]:
     names = {
         "weights_gpu_bytes": "weights on the GPU",
@@ -177,6 +168,8 @@ def _hooks(hooks: dict[str, Any]) -> Iterator[str]:
             *table(("route", "state"), [(name, words.get(state, state)) for name, state in routes.items()]),
         )
     yield from _section("calls left to the driver, by reason", _dict(hooks, "bypasses"))
+    faults = {"calls that we failed": hooks.get("failures"), "faults of ours": hooks.get("panics")}
+    yield from _section("what went wrong", faults)
 
 
 def _section(title: str, values: dict[str, Any]) -> Iterator[str]:
