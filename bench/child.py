@@ -50,9 +50,13 @@ class Outcome:
         return [line for line in self.stderr.splitlines() if line.strip()][-count:]
 
 
-def environment(preload: Path | None, options: dict[str, str], extra: dict[str, str] | None = None) -> dict[str, str]:
+def environment(
+    preload: Path | None, options: dict[str, str], extra: dict[str, str] | None = None
+) -> dict[str, str]:
     """The child's environment. Without `preload` it is stock: no LD_PRELOAD and no FT_* left of the parent's."""
-    env = {key: value for key, value in os.environ.items() if not key.startswith("FT_") and key != "LD_PRELOAD"}
+    env = {
+        key: value for key, value in os.environ.items() if not key.startswith("FT_") and key != "LD_PRELOAD"
+    }
     # A hang is then ended by SIGABRT, which prints the Python stack of every thread.
     env.update(PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1")
     # Where the installed packages lie without byte code, each process would compile them anew.

@@ -4,6 +4,7 @@
 holds a CUDA context.
 """
 
+import itertools
 import json
 import statistics
 
@@ -36,7 +37,7 @@ def main() -> None:
         device.copy_(host, non_blocking=True)
         mark.record()
     torch.cuda.synchronize()
-    times = [before.elapsed_time(after) for before, after in zip(marks[:-1], marks[1:])][WARM_UP:]
+    times = [before.elapsed_time(after) for before, after in itertools.pairwise(marks)][WARM_UP:]
     properties = torch.cuda.get_device_properties(0)
     print(
         json.dumps(

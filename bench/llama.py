@@ -30,7 +30,12 @@ def since_process_start() -> float:
 
 def host_bytes() -> dict[str, int]:
     """This process's resident, peak resident and locked host bytes, from the kernel."""
-    names = {"VmRSS": "rss_bytes", "VmHWM": "rss_peak_bytes", "VmLck": "locked_bytes", "VmPin": "pinned_bytes"}
+    names = {
+        "VmRSS": "rss_bytes",
+        "VmHWM": "rss_peak_bytes",
+        "VmLck": "locked_bytes",
+        "VmPin": "pinned_bytes",
+    }
     found = {}
     with open("/proc/self/status") as file:
         for line in file:
@@ -46,11 +51,18 @@ def say(event: str, **values) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", choices=("gpu", "cpu"), default="gpu", help="where the weights are made; cpu: made there, then model.to(device)")
+    parser.add_argument(
+        "--build",
+        choices=("gpu", "cpu"),
+        default="gpu",
+        help="where the weights are made; cpu: made there, then model.to(device)",
+    )
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--forwards", type=int, default=20, help="checked forwards of each case")
     parser.add_argument("--timed", type=int, default=12, help="timed forwards of each case")
-    parser.add_argument("--cases", default=",".join(CASES), help=f"comma separated, in order: {', '.join(CASES)}")
+    parser.add_argument(
+        "--cases", default=",".join(CASES), help=f"comma separated, in order: {', '.join(CASES)}"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a very small shape, to try the script itself")
     options = parser.parse_args()
@@ -66,9 +78,21 @@ def arguments() -> argparse.Namespace:
 def shape(options: argparse.Namespace):
     from transformers import LlamaConfig
 
-    size = dict(hidden_size=8192, intermediate_size=28672, num_attention_heads=64, num_key_value_heads=8, vocab_size=32000)
+    size = dict(
+        hidden_size=8192,
+        intermediate_size=28672,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        vocab_size=32000,
+    )
     if options.tiny:
-        size = dict(hidden_size=256, intermediate_size=512, num_attention_heads=8, num_key_value_heads=2, vocab_size=512)
+        size = dict(
+            hidden_size=256,
+            intermediate_size=512,
+            num_attention_heads=8,
+            num_key_value_heads=2,
+            vocab_size=512,
+        )
     return LlamaConfig(num_hidden_layers=options.layers, max_position_embeddings=8192, **size)
 
 
@@ -118,7 +142,9 @@ class Meter:
         if options.tiny:
             length = min(length, 64)
         generator = torch.Generator(device=options.device).manual_seed(7)
-        self.tokens = torch.randint(0, model.config.vocab_size, (batch, length), device=options.device, generator=generator)
+        self.tokens = torch.randint(
+            0, model.config.vocab_size, (batch, length), device=options.device, generator=generator
+        )
         # Reused, so that checking neither grows the process nor pays for fresh pages.
         self.landing = None
 
@@ -190,7 +216,11 @@ def run_case(model, options: argparse.Namespace, case: str, first: bool) -> None
     )
     if meter.cuda:
         free, total = torch.cuda.mem_get_info()
-        values.update(device_used_bytes=total - free, torch_peak_bytes=torch.cuda.max_memory_allocated(), torch_reserved_bytes=torch.cuda.memory_reserved())
+        values.update(
+            device_used_bytes=total - free,
+            torch_peak_bytes=torch.cuda.max_memory_allocated(),
+            torch_reserved_bytes=torch.cuda.memory_reserved(),
+        )
     say("case", **values)
 
 
@@ -203,7 +233,15 @@ def main() -> None:
     with torch.no_grad():
         model = build(options)
         weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-        say("built", build=options.build, layers=options.layers, weights_bytes=weights, imported_s=round(imported_s, 2), built_s=round(since_process_start(), 2), **host_bytes())
+        say(
+            "built",
+            build=options.build,
+            layers=options.layers,
+            weights_bytes=weights,
+            imported_s=round(imported_s, 2),
+            built_s=round(since_process_start(), 2),
+            **host_bytes(),
+        )
         for index, case in enumerate(options.cases):
             run_case(model, options, case, first=index == 0)
     say("end", wall_s=round(since_process_start(), 2))

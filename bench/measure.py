@@ -36,7 +36,9 @@ def parse_budget(text: str) -> int:
     return int(value * GIB)
 
 
-def bound_ms(native_ms: float, weights_bytes: int, budget_bytes: int | None, link_bytes_per_s: float) -> float:
+def bound_ms(
+    native_ms: float, weights_bytes: int, budget_bytes: int | None, link_bytes_per_s: float
+) -> float:
     """The least time any pager could need: the resident time, or the bytes that do not fit over the link."""
     if budget_bytes is None:
         return native_ms
@@ -59,7 +61,13 @@ def first_number(*values) -> int | None:
     return next((value for value in values if isinstance(value, (int, float))), None)
 
 
-def case_lines(mode: Mode, outcome: child.Outcome, report: dict | None, samples: list[tuple[float, int]], baseline: int | None) -> list[dict]:
+def case_lines(
+    mode: Mode,
+    outcome: child.Outcome,
+    report: dict | None,
+    samples: list[tuple[float, int]],
+    baseline: int | None,
+) -> list[dict]:
     """One line for each case that the child finished; nothing yet that needs the native run."""
     built = (outcome.events("built") or [{}])[0]
     found = []
@@ -72,9 +80,13 @@ def case_lines(mode: Mode, outcome: child.Outcome, report: dict | None, samples:
             "mode": mode.name,
             "budget_bytes": mode.budget_bytes,
             "weights_bytes": built.get("weights_bytes"),
-            "weights_gpu_bytes": built.get("weights_bytes") if mode.name != "flextensor" else child.field(report, "memory", "weights_gpu_bytes"),
+            "weights_gpu_bytes": built.get("weights_bytes")
+            if mode.name != "flextensor"
+            else child.field(report, "memory", "weights_gpu_bytes"),
             "ring_bytes": child.field(report, "memory", "ring_bytes"),
-            "streamed_bytes": 0 if mode.name != "flextensor" else child.field(report, "plan", "streamed_bytes"),
+            "streamed_bytes": 0
+            if mode.name != "flextensor"
+            else child.field(report, "plan", "streamed_bytes"),
             "host_bytes": child.field(report, "memory", "host_bytes"),
             "device_bytes": None if peak is None or baseline is None else peak - baseline,
             "rss_bytes": case.get("rss_bytes"),
@@ -97,14 +109,29 @@ def case_lines(mode: Mode, outcome: child.Outcome, report: dict | None, samples:
 
 def native_for(line: dict, lines: list[dict]) -> dict | None:
     """The native line of the same case, of the same build if there is one."""
-    natives = [other for other in lines if other["mode"] == "native" and other["case"] == line["case"] and other["layers"] == line["layers"]]
-    return next((other for other in natives if other["build"] == line["build"]), natives[0] if natives else None)
+    natives = [
+        other
+        for other in lines
+        if other["mode"] == "native" and other["case"] == line["case"] and other["layers"] == line["layers"]
+    ]
+    return next(
+        (other for other in natives if other["build"] == line["build"]), natives[0] if natives else None
+    )
 
 
 def judge(line: dict, lines: list[dict], link_bytes_per_s: float | None) -> dict:
     """The line with everything that needs the native run: native_ms, bound_ms, ratio, equal, weights_device_bytes, problems, misses."""
     native = native_for(line, lines)
-    judged = dict(line, native_ms=None, bound_ms=None, ratio=None, equal=None, weights_device_bytes=None, problems=[], misses=[])
+    judged = dict(
+        line,
+        native_ms=None,
+        bound_ms=None,
+        ratio=None,
+        equal=None,
+        weights_device_bytes=None,
+        problems=[],
+        misses=[],
+    )
     problems = judged["problems"]
     if not line["agree"]:
         problems.append(f"forwards {line['differing'][:6]} differ from the first")
@@ -118,11 +145,15 @@ def judge(line: dict, lines: list[dict], link_bytes_per_s: float | None) -> dict
     if not judged["equal"]:
         problems.append("output differs from native")
     if link_bytes_per_s:
-        judged["bound_ms"] = round(bound_ms(native["ms"], line["weights_bytes"], line["budget_bytes"], link_bytes_per_s), 3)
+        judged["bound_ms"] = round(
+            bound_ms(native["ms"], line["weights_bytes"], line["budget_bytes"], link_bytes_per_s), 3
+        )
         judged["ratio"] = round(line["ms"] / judged["bound_ms"], 4)
     if line["device_bytes"] is not None and native["device_bytes"] is not None:
         # Context, kernels, activations and torch's cache are the same in both runs.
-        judged["weights_device_bytes"] = line["device_bytes"] - (native["device_bytes"] - native["weights_bytes"])
+        judged["weights_device_bytes"] = line["device_bytes"] - (
+            native["device_bytes"] - native["weights_bytes"]
+        )
     if line["mode"] == "flextensor":
         if line["weights_gpu_bytes"] is None:
             problems.append("no weights_gpu_bytes in the run report")
@@ -145,7 +176,22 @@ def misses(line: dict) -> list[str]:
     return found
 
 
-COLUMNS = ("build", "case", "mode", "ms", "bound", "ratio", "native", "equal", "gpu GiB", "seen GiB", "streamed", "host", "steady s", "problems, missed targets")
+COLUMNS = (
+    "build",
+    "case",
+    "mode",
+    "ms",
+    "bound",
+    "ratio",
+    "native",
+    "equal",
+    "gpu GiB",
+    "seen GiB",
+    "streamed",
+    "host",
+    "steady s",
+    "problems, missed targets",
+)
 
 
 def gib(value: int | None) -> str:
@@ -178,5 +224,8 @@ def row(line: dict) -> list[str]:
 
 def text_table(columns: tuple[str, ...], rows: list[list[str]]) -> str:
     """Columns padded to their widest cell."""
-    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip() for cells in [list(columns), *rows])
+    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        for cells in [list(columns), *rows]
+    )

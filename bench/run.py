@@ -23,6 +23,8 @@ HERE = Path(__file__).resolve().parent
 # No run is started with less than this many seconds left.
 LEAST_S = 20
 SAMPLE_S = 0.05
+# What the measured program imports.
+IMPORTS = "import torch, transformers; from transformers import LlamaForCausalLM; from transformers.models.llama import modeling_llama"
 
 
 class DeviceSampler:
@@ -59,10 +61,6 @@ class DeviceSampler:
             self.samples.append((time.monotonic(), self._read()))
 
 
-# What the measured program imports.
-IMPORTS = "import torch, transformers; from transformers import LlamaForCausalLM; from transformers.models.llama import modeling_llama"
-
-
 def read_lines(path: Path) -> list[dict]:
     """The JSON lines of a results file."""
     return [json.loads(text) for text in path.read_text().splitlines() if text.strip()]
@@ -74,32 +72,74 @@ def commit() -> str:
     if given:
         return given
     try:
-        return subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=HERE, text=True, capture_output=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], cwd=HERE, text=True, capture_output=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
-def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+def command_line() -> argparse.ArgumentParser:
+    """Every option with its default; what values mean is checked in `arguments`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", type=Path, help="libflextensor.so; needed for every mode but native")
-    parser.add_argument("--budgets", default="4,8,16,40", help="GiB, comma separated; one larger than the model shows the cost of doing nothing")
+    parser.add_argument(
+        "--budgets",
+        default="4,8,16,40",
+        help="GiB, comma separated; one larger than the model shows the cost of doing nothing",
+    )
     parser.add_argument("--builds", default="gpu,cpu", help="where the weights are made: gpu, cpu")
-    parser.add_argument("--modes", default="native,flextensor", help="native, flextensor, off (preloaded with FT_ENABLED=0)")
-    parser.add_argument("--native-once", action="store_true", help="run native for the first build only; the other builds are compared with it")
+    parser.add_argument(
+        "--modes", default="native,flextensor", help="native, flextensor, off (preloaded with FT_ENABLED=0)"
+    )
+    parser.add_argument(
+        "--native-once",
+        action="store_true",
+        help="run native for the first build only; the other builds are compared with it",
+    )
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--forwards", type=int, default=20)
     parser.add_argument("--timed", type=int, default=12)
     parser.add_argument("--cases", help="passed to llama.py")
-    parser.add_argument("--quick", action="store_true", help="4 layers, one build, budgets 2 and 4: a first smoke test")
+    parser.add_argument(
+        "--quick", action="store_true", help="4 layers, one build, budgets 2 and 4: a first smoke test"
+    )
     parser.add_argument("--limit", type=float, default=180, help="seconds for one run")
-    parser.add_argument("--total-limit", type=float, default=560, help="seconds for everything; runs that do not fit are left out and said so")
-    parser.add_argument("--option", action="append", default=[], metavar="FT_KEY=VALUE", help="one more option for the flextensor runs")
-    parser.add_argument("--against", type=Path, help="results of an earlier run whose native lines these are compared with")
-    parser.add_argument("--shared-gpu", action="store_true", help="other runs share the GPU: outputs count, times and GPU memory do not")
+    parser.add_argument(
+        "--total-limit",
+        type=float,
+        default=560,
+        help="seconds for everything; runs that do not fit are left out and said so",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="FT_KEY=VALUE",
+        help="one more option for the flextensor runs",
+    )
+    parser.add_argument(
+        "--against", type=Path, help="results of an earlier run whose native lines these are compared with"
+    )
+    parser.add_argument(
+        "--shared-gpu",
+        action="store_true",
+        help="other runs share the GPU: outputs count, times and GPU memory do not",
+    )
     parser.add_argument("--name", default="llama")
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", HERE / "results")))
-    parser.add_argument("--program", nargs="+", default=[sys.executable, str(HERE / "llama.py")], help=argparse.SUPPRESS)
-    parser.add_argument("--link", nargs="+", default=[sys.executable, str(HERE / "link.py")], help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--program", nargs="+", default=[sys.executable, str(HERE / "llama.py")], help=argparse.SUPPRESS
+    )
+    parser.add_argument(
+        "--link", nargs="+", default=[sys.executable, str(HERE / "link.py")], help=argparse.SUPPRESS
+    )
+    return parser
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
+    """The checked options: lists are split, budgets are bytes. Exits with one line for a value that is not allowed."""
+    parser = command_line()
     options = parser.parse_args(argv)
     if options.quick:
         options.layers, options.budgets, options.builds = 4, "2,4", "gpu"
@@ -113,9 +153,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"unknown build {sorted(unknown)[0]}; allowed: gpu, cpu")
     if unknown := set(options.modes) - {"native", "flextensor", "off"}:
         parser.error(f"unknown mode {sorted(unknown)[0]}; allowed: native, flextensor, off")
-    if options.modes != ["native"]:
-        if options.lib is None or not options.lib.is_file():
-            parser.error(f"--lib {options.lib}: not a file; needed for every mode but native")
+    if options.modes != ["native"] and (options.lib is None or not options.lib.is_file()):
+        parser.error(f"--lib {options.lib}: not a file; needed for every mode but native")
     for text in options.option:
         if not text.startswith("FT_") or "=" not in text:
             parser.error(f"--option {text}: allowed is FT_KEY=VALUE")
@@ -150,7 +189,11 @@ class Bench:
         self.lines: list[dict] = []
         self.failures: list[str] = []
         self.machine: dict = {}
-        self.natives = [line for line in read_lines(options.against) if line.get("mode") == "native"] if options.against else []
+        self.natives = (
+            [line for line in read_lines(options.against) if line.get("mode") == "native"]
+            if options.against
+            else []
+        )
 
     def left_s(self) -> float:
         return self.options.total_limit - (time.monotonic() - self.began)
@@ -172,7 +215,9 @@ class Bench:
             self.note(f"link: {outcome.failure or 'no result'}\n  " + "\n  ".join(outcome.stderr_tail()))
             return
         self.machine = {key: value for key, value in found[0].items() if key != "event"}
-        self.note(f"{self.machine['gpu']}, driver {self.machine['driver']}, torch {self.machine['torch']}, link {self.machine['link_bytes_per_s'] / 1e9:.1f} GB/s")
+        self.note(
+            f"{self.machine['gpu']}, driver {self.machine['driver']}, torch {self.machine['torch']}, link {self.machine['link_bytes_per_s'] / 1e9:.1f} GB/s"
+        )
 
     def run_one(self, build: str, mode: measure.Mode) -> None:
         """Runs one child and writes its lines."""
@@ -183,12 +228,25 @@ class Bench:
             self.failures.append(name)
             self.note(f"{name}: not run, the total limit is used up")
             return
-        command = [*options.program, "--build", build, "--layers", str(options.layers), "--forwards", str(options.forwards), "--timed", str(options.timed)]
+        command = [
+            *options.program,
+            "--build",
+            build,
+            "--layers",
+            str(options.layers),
+            "--forwards",
+            str(options.forwards),
+            "--timed",
+            str(options.timed),
+        ]
         if options.cases:
             command += ["--cases", options.cases]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "report.json"
-            settings = {"off": {"FT_ENABLED": "0"}, "flextensor": {"FT_MAX_GPU_MEM": str(mode.budget_bytes), "FT_REPORT": str(path)}}.get(mode.name, {})
+            settings = {
+                "off": {"FT_ENABLED": "0"},
+                "flextensor": {"FT_MAX_GPU_MEM": str(mode.budget_bytes), "FT_REPORT": str(path)},
+            }.get(mode.name, {})
             if mode.name == "flextensor":
                 settings.update(text.split("=", 1) for text in options.option)
             env = child.environment(None if mode.name == "native" else options.lib, settings)
@@ -199,7 +257,9 @@ class Bench:
             report = child.read_report(path) if mode.name == "flextensor" else None
         if mode.name == "flextensor":
             with self.reports.open("a") as file:
-                file.write(json.dumps({"build": build, "budget_bytes": mode.budget_bytes, "report": report}) + "\n")
+                file.write(
+                    json.dumps({"build": build, "budget_bytes": mode.budget_bytes, "report": report}) + "\n"
+                )
         self.keep(mode, outcome, measure.case_lines(mode, outcome, report, sampler.samples, sampler.baseline))
         cases = " ".join(f"{case['case']} {case['ms']:.1f}" for case in outcome.events("case"))
         self.note(f"{name}: {outcome.failure or 'done'} in {outcome.wall_s:.0f} s; {cases}")
@@ -213,7 +273,13 @@ class Bench:
     def keep(self, mode: measure.Mode, outcome: child.Outcome, lines: list[dict]) -> None:
         """Judges the new lines and appends them, with the machine and the time, to the results."""
         self.lines.extend(lines)
-        stamp = {"shared_gpu": self.options.shared_gpu, "commit": commit(), "date": datetime.date.today().isoformat(), "run_wall_s": round(outcome.wall_s, 1), "run_failure": outcome.failure}
+        stamp = {
+            "shared_gpu": self.options.shared_gpu,
+            "commit": commit(),
+            "date": datetime.date.today().isoformat(),
+            "run_wall_s": round(outcome.wall_s, 1),
+            "run_failure": outcome.failure,
+        }
         with self.results.open("a") as file:
             for line in lines:
                 file.write(json.dumps({**self.judged(line), **self.machine, **stamp}) + "\n")

@@ -40,7 +40,12 @@ def group(lines: list[dict]) -> dict[tuple, dict[str, dict]]:
         key = (line["layers"], line["build"], line["mode"], line["budget_bytes"])
         runs.setdefault(key, {})[line["case"]] = line
     rank = {"native": 0, "off": 1, "flextensor": 2}
-    return dict(sorted(runs.items(), key=lambda item: (item[0][0] or 0, item[0][1] != "gpu", rank.get(item[0][2], 3), item[0][3] or 0)))
+    return dict(
+        sorted(
+            runs.items(),
+            key=lambda item: (item[0][0] or 0, item[0][1] != "gpu", rank.get(item[0][2], 3), item[0][3] or 0),
+        )
+    )
 
 
 def time_cell(line: dict | None) -> str:
@@ -70,17 +75,42 @@ def markdown(lines: list[dict], builds: list[str] | None = None) -> str:
         raise ValueError("no result lines")
     runs = {key: cases for key, cases in group(lines).items() if builds is None or key[1] in builds}
     newest = lines[-1]
-    model = f"{newest['layers']} layers, {newest['weights_bytes'] / measure.GIB:.1f} GiB of weights" if newest.get("weights_bytes") else f"{newest['layers']} layers"
+    model = (
+        f"{newest['layers']} layers, {newest['weights_bytes'] / measure.GIB:.1f} GiB of weights"
+        if newest.get("weights_bytes")
+        else f"{newest['layers']} layers"
+    )
     link = f", link {newest['link_bytes_per_s'] / 1e9:.1f} GB/s" if newest.get("link_bytes_per_s") else ""
     head = f"{newest.get('gpu', 'unknown GPU')}, driver {newest.get('driver')}, torch {newest.get('torch')}{link}; Llama-70B shape, {model}; commit {newest.get('commit')}."
-    columns = ["run", *(f"{title} ms" for title in CASES.values()), "weights on the GPU", "streamed a pass", "pinned host", "first steady", "equal"]
+    columns = [
+        "run",
+        *(f"{title} ms" for title in CASES.values()),
+        "weights on the GPU",
+        "streamed a pass",
+        "pinned host",
+        "first steady",
+        "equal",
+    ]
     rows = []
     for (_, build, mode, budget), cases in runs.items():
-        steady = next((line["first_steady_s"] for line in cases.values() if line.get("first_steady_s") is not None), None)
-        name = measure.Mode(mode, budget).label + ("" if build == "gpu" else f", built on the {build.upper()}" if build else "")
+        steady = next(
+            (line["first_steady_s"] for line in cases.values() if line.get("first_steady_s") is not None),
+            None,
+        )
+        name = measure.Mode(mode, budget).label + (
+            "" if build == "gpu" else f", built on the {build.upper()}" if build else ""
+        )
         sizes = [largest(cases, key) for key in ("weights_gpu_bytes", "streamed_bytes", "host_bytes")]
         times = [time_cell(cases.get(case)) for case in CASES]
-        rows.append([name, *times, *("-" if size is None else f"{measure.gib(size)} GiB" for size in sizes), "-" if steady is None else f"{steady:.1f} s", equal_cell(mode, cases)])
+        rows.append(
+            [
+                name,
+                *times,
+                *("-" if size is None else f"{measure.gib(size)} GiB" for size in sizes),
+                "-" if steady is None else f"{steady:.1f} s",
+                equal_cell(mode, cases),
+            ]
+        )
     body = "\n".join("| " + " | ".join(cells) + " |" for cells in [columns, ["---"] * len(columns), *rows])
     return f"{head}\nMilliseconds are medians; in brackets the bound, max(native, (weights - budget) / link), and measured / bound.\n\n{body}"
 
@@ -90,7 +120,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", type=Path, help="result files; default: bench/results/*.jsonl")
     parser.add_argument("--builds", help="only these, comma separated: gpu, cpu")
     options = parser.parse_args(argv)
-    files = options.files or sorted(path for path in (HERE / "results").glob("*.jsonl") if not path.name.endswith(".reports.jsonl"))
+    files = options.files or sorted(
+        path for path in (HERE / "results").glob("*.jsonl") if not path.name.endswith(".reports.jsonl")
+    )
     try:
         print(markdown(read(files), options.builds.split(",") if options.builds else None))
     except (OSError, ValueError) as error:

@@ -40,14 +40,26 @@ class Case:
     because: str
 
     def describe(self) -> dict:
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "body"}
+        values = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name != "body"
+        }
         return values | {"says": (self.body.__doc__ or "").strip().splitlines()[0]}
 
 
 CASES: dict[str, Case] = {}
 
 
-def case(*, budget: float = 0.5, streams: bool | None = True, keeps_budget: bool = True, limit_s: float = 90, slow: bool = False, because: str = ""):
+def case(
+    *,
+    budget: float = 0.5,
+    streams: bool | None = True,
+    keeps_budget: bool = True,
+    limit_s: float = 90,
+    slow: bool = False,
+    because: str = "",
+):
     """Registers the function under its own name."""
     if streams is None and not because:
         raise ValueError("a case that need not stream says why")
@@ -55,7 +67,9 @@ def case(*, budget: float = 0.5, streams: bool | None = True, keeps_budget: bool
     def register(body: Callable[["Lab"], Iterator]):
         if body.__name__ in CASES:
             raise ValueError(f"two cases are named {body.__name__}")
-        CASES[body.__name__] = Case(body.__name__, body, budget, streams, keeps_budget, limit_s, slow, because)
+        CASES[body.__name__] = Case(
+            body.__name__, body, budget, streams, keeps_budget, limit_s, slow, because
+        )
         return body
 
     return register
@@ -113,7 +127,9 @@ class Lab:
         if not self.cuda:
             raise Skip("needs a GPU")
         if torch.cuda.get_device_capability() < capability:
-            raise Skip(f"needs compute capability {capability[0]}.{capability[1]}, this GPU has {torch.cuda.get_device_capability()}")
+            raise Skip(
+                f"needs compute capability {capability[0]}.{capability[1]}, this GPU has {torch.cuda.get_device_capability()}"
+            )
 
     def weights_bytes(self) -> int:
         """Bytes of the storages behind all parameters and buffers of the owned models, each counted once."""

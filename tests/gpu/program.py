@@ -15,9 +15,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import cases  # noqa: E402, F401
-import lab as room  # noqa: E402
-import torch  # noqa: E402
+import cases  # noqa: F401
+import lab as room
+import torch
 
 REPORT_BYTES = 1 << 20
 
@@ -111,7 +111,7 @@ def main() -> None:
     try:
         for run in range(options.repeat):
             # The last run's models stay alive until the report was read; earlier ones make room.
-            lab = None  # noqa: F841
+            lab = None
             gc.collect()
             if options.device == "cuda":
                 torch.cuda.empty_cache()

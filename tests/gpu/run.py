@@ -22,7 +22,21 @@ import child  # noqa: E402
 import measure  # noqa: E402
 
 MIB = 1 << 20
-COLUMNS = ("case", "result", "weights", "budget", "streamed", "copied", "doubtful", "mispred", "demand", "ms", "native", "s", "reason")
+COLUMNS = (
+    "case",
+    "result",
+    "weights",
+    "budget",
+    "streamed",
+    "copied",
+    "doubtful",
+    "mispred",
+    "demand",
+    "ms",
+    "native",
+    "s",
+    "reason",
+)
 # No case is started with less than this many seconds left.
 LEAST_S = 15
 
@@ -33,12 +47,20 @@ def outputs(outcome: child.Outcome, run: int) -> list[dict]:
 
 def first_difference(expected: list[dict], given: list[dict]) -> str | None:
     """Where two runs part, in words; None when every output is the same to the bit."""
-    differing = [index for index, (left, right) in enumerate(zip(expected, given)) if left["digest"] != right["digest"]]
+    differing = [
+        index
+        for index, (left, right) in enumerate(zip(expected, given, strict=False))
+        if left["digest"] != right["digest"]
+    ]
     if differing:
         left, right = expected[differing[0]], given[differing[0]]
-        plain = f", values {right['plain']} instead of {left['plain']}" if left["plain"] != right["plain"] else ""
+        plain = (
+            f", values {right['plain']} instead of {left['plain']}" if left["plain"] != right["plain"] else ""
+        )
         broken = "" if right["finite"] else ", not finite"
-        return f"{len(differing)} of {len(expected)} outputs differ, the first is {differing[0]}{plain}{broken}"
+        return (
+            f"{len(differing)} of {len(expected)} outputs differ, the first is {differing[0]}{plain}{broken}"
+        )
     if len(expected) != len(given):
         return f"{len(given)} outputs instead of {len(expected)}"
     return None
@@ -70,12 +92,18 @@ def judge_native(outcome: child.Outcome) -> tuple[str, str] | None:
 
 def streamed(report: dict) -> int | None:
     """Bytes that were brought in by the plan, by prefetch or on demand; None when the report tells nothing about it."""
-    counts = [child.field(report, "plan", "streamed_bytes"), child.field(report, "counters", "prefetch_bytes"), child.field(report, "counters", "demand_loads")]
+    counts = [
+        child.field(report, "plan", "streamed_bytes"),
+        child.field(report, "counters", "prefetch_bytes"),
+        child.field(report, "counters", "demand_loads"),
+    ]
     known = [count for count in counts if isinstance(count, (int, float))]
     return max(known) if known else None
 
 
-def judge(case: dict, native: child.Outcome, ours: child.Outcome, report: dict | None, budget_bytes: int) -> tuple[str, str]:
+def judge(
+    case: dict, native: child.Outcome, ours: child.Outcome, report: dict | None, budget_bytes: int
+) -> tuple[str, str]:
     """PASS or FAIL, with everything that is wrong."""
     reasons = []
     if reason := ended_badly(ours):
@@ -91,7 +119,9 @@ def judge(case: dict, native: child.Outcome, ours: child.Outcome, report: dict |
     else:
         bytes_streamed = streamed(report)
         if case["streams"] and not bytes_streamed:
-            reasons.append("nothing was streamed" if bytes_streamed == 0 else "the report does not say what was streamed")
+            reasons.append(
+                "nothing was streamed" if bytes_streamed == 0 else "the report does not say what was streamed"
+            )
         held = child.field(report, "memory", "weights_gpu_bytes")
         # A model that is still being learnt, a copy made late for example, has not been asked to keep a budget yet.
         learning = any(model.get("phase") != "INFERENCE" for model in report.get("models") or [])
@@ -139,11 +169,20 @@ class Suite:
         outcome = child.run(self.command("--list"), limit_s=60, env=self.environment(False, {}))
         found = outcome.events("case")
         if outcome.failure or not found:
-            raise SystemExit("cannot list the cases: " + "\n".join([outcome.failure or "none found", *outcome.stderr_tail()]))
+            raise SystemExit(
+                "cannot list the cases: "
+                + "\n".join([outcome.failure or "none found", *outcome.stderr_tail()])
+            )
         only = self.options.only
         if unknown := set(only) - {case["name"] for case in found}:
-            raise SystemExit(f"unknown case {sorted(unknown)[0]}; allowed: {', '.join(case['name'] for case in found)}")
-        chosen = [case for case in found if (case["name"] in only if only else self.options.slow or not case["slow"])]
+            raise SystemExit(
+                f"unknown case {sorted(unknown)[0]}; allowed: {', '.join(case['name'] for case in found)}"
+            )
+        chosen = [
+            case
+            for case in found
+            if (case["name"] in only if only else self.options.slow or not case["slow"])
+        ]
         return sorted(chosen, key=lambda case: -case["limit_s"])
 
     def run_case(self, case: dict) -> dict:
@@ -152,7 +191,11 @@ class Suite:
         try:
             line = self.compare(case)
         except Exception as error:  # one case must never take the others with it
-            line = {"case": case["name"], "result": "BROKEN", "reason": f"runner: {type(error).__name__}: {error}"}
+            line = {
+                "case": case["name"],
+                "result": "BROKEN",
+                "reason": f"runner: {type(error).__name__}: {error}",
+            }
         line["wall_s"] = round(time.monotonic() - began, 1)
         with self.print_lock:
             with self.results.open("a") as file:
@@ -168,7 +211,9 @@ class Suite:
         limit = min(case["limit_s"], self.left_s())
         if limit < LEAST_S:
             return {"case": name, "result": "LEFT", "reason": "not run, the total limit is used up"}
-        native = child.run(self.command(name, "--repeat", "2"), limit_s=limit, env=self.environment(False, {}))
+        native = child.run(
+            self.command(name, "--repeat", "2"), limit_s=limit, env=self.environment(False, {})
+        )
         if verdict := judge_native(native):
             return {"case": name, "result": verdict[0], "reason": verdict[1], "stderr": native.stderr_tail()}
         weights = native.events("run")[0]["weights_bytes"]
@@ -203,7 +248,9 @@ class Suite:
 
     def finish(self, lines: list[dict]) -> int:
         """Prints the table; returns the exit code."""
-        order = {name: index for index, name in enumerate(("FAIL", "BROKEN", "UNSTABLE", "LEFT", "SKIP", "PASS"))}
+        order = {
+            name: index for index, name in enumerate(("FAIL", "BROKEN", "UNSTABLE", "LEFT", "SKIP", "PASS"))
+        }
         lines = sorted(lines, key=lambda line: (order[line["result"]], line["case"]))
         print("\n" + measure.text_table(COLUMNS, [cells(line) for line in lines]))
         counts = {name: sum(line["result"] == name for line in lines) for name in order}
@@ -241,14 +288,31 @@ def cells(line: dict) -> list[str]:
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", type=Path, required=True, help="libflextensor.so")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME[,NAME]", help="these cases, slow ones included")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME[,NAME]", help="these cases, slow ones included"
+    )
     parser.add_argument("--slow", action="store_true", help="also the cases that compile")
     parser.add_argument("--jobs", type=int, default=3, help="cases at a time")
-    parser.add_argument("--total-limit", type=float, default=560, help="seconds for everything; cases that do not fit are left out and said so")
-    parser.add_argument("--option", action="append", default=[], metavar="FT_KEY=VALUE", help="one more option for the preloaded runs")
+    parser.add_argument(
+        "--total-limit",
+        type=float,
+        default=560,
+        help="seconds for everything; cases that do not fit are left out and said so",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="FT_KEY=VALUE",
+        help="one more option for the preloaded runs",
+    )
     parser.add_argument("--stderr-lines", type=int, default=6, help="printed for a case that failed")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", HERE.parents[1] / "bench" / "results")))
-    parser.add_argument("--program", nargs="+", default=[sys.executable, str(HERE / "program.py")], help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--out", type=Path, default=Path(os.environ.get("OUT", HERE.parents[1] / "bench" / "results"))
+    )
+    parser.add_argument(
+        "--program", nargs="+", default=[sys.executable, str(HERE / "program.py")], help=argparse.SUPPRESS
+    )
     options = parser.parse_args(argv)
     options.only = [name.strip() for text in options.only for name in text.split(",") if name.strip()]
     if not options.lib.is_file():

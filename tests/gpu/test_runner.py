@@ -58,7 +58,9 @@ def run(command, limit_s=20.0, preload=None, options=None):
 
 
 def test_json_lines_are_kept_and_other_output_is_not(script):
-    outcome = run(script("""print("loading {x}"); print('{"event": "end", "a": 1}'); print("{broken"); print("[1]")"""))
+    outcome = run(
+        script("""print("loading {x}"); print('{"event": "end", "a": 1}'); print("{broken"); print("[1]")""")
+    )
     assert outcome.failure is None
     assert outcome.lines == [{"event": "end", "a": 1}]
 
@@ -77,7 +79,12 @@ def test_a_child_that_hangs_is_ended_and_shows_where_it_hung(script):
 
 
 def test_a_child_that_ignores_the_first_signal_is_killed(script):
-    outcome = run(script("import signal, faulthandler; faulthandler.disable(); signal.signal(signal.SIGABRT, signal.SIG_IGN); time.sleep(60)"), limit_s=1.0)
+    outcome = run(
+        script(
+            "import signal, faulthandler; faulthandler.disable(); signal.signal(signal.SIGABRT, signal.SIG_IGN); time.sleep(60)"
+        ),
+        limit_s=1.0,
+    )
     assert outcome.timed_out and outcome.wall_s < 20
 
 
@@ -91,7 +98,11 @@ def test_a_crash_is_named_and_its_last_words_are_kept(script):
 def test_a_native_child_sees_neither_the_preload_nor_options_of_the_parent(script, monkeypatch):
     monkeypatch.setenv("FT_MAX_GPU_MEM", "1GiB")
     monkeypatch.setenv("LD_PRELOAD", "")
-    native = run(script("print(json.dumps({'event': 'env', 'seen': sorted(k for k in os.environ if k.startswith('FT_') or k == 'LD_PRELOAD')}))"))
+    native = run(
+        script(
+            "print(json.dumps({'event': 'env', 'seen': sorted(k for k in os.environ if k.startswith('FT_') or k == 'LD_PRELOAD')}))"
+        )
+    )
     assert native.events("env")[0]["seen"] == []
 
 
@@ -211,7 +222,20 @@ FAKE_LINK = """print(json.dumps(dict(event="link", link_bytes_per_s=50e9, gpu="G
 def run_bench(script, library, tmp_path, budgets, **options):
     extra = [text for key, value in options.items() for text in (f"--{key.replace('_', '-')}", value)]
     fake = ["--program", *script(FAKE_LLAMA, "llama.py"), "--link", *script(FAKE_LINK, "link.py")]
-    code = bench.main(["--lib", str(library), "--budgets", budgets, "--builds", "gpu", "--out", str(tmp_path / "out"), *extra, *fake])
+    code = bench.main(
+        [
+            "--lib",
+            str(library),
+            "--budgets",
+            budgets,
+            "--builds",
+            "gpu",
+            "--out",
+            str(tmp_path / "out"),
+            *extra,
+            *fake,
+        ]
+    )
     return code, [json.loads(text) for text in (tmp_path / "out" / "llama.jsonl").read_text().splitlines()]
 
 
@@ -247,7 +271,17 @@ def test_runs_that_do_not_fit_the_total_limit_are_named(script, library, tmp_pat
     assert "not run, the total limit is used up" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--budgets", "x"], ["--builds", "tpu"], ["--modes", "magic"], ["--lib", "/nowhere.so"], [], ["--option", "A=1"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--budgets", "x"],
+        ["--builds", "tpu"],
+        ["--modes", "magic"],
+        ["--lib", "/nowhere.so"],
+        [],
+        ["--option", "A=1"],
+    ],
+)
 def test_bad_arguments_are_refused(arguments, library):
     given = arguments if "--lib" in arguments or not arguments else ["--lib", str(library), *arguments]
     with pytest.raises(SystemExit) as end:
@@ -280,7 +314,10 @@ def test_a_broken_result_file_is_named_with_its_line(tmp_path, capsys):
 
 
 def output(index, digest, run=0, **changes):
-    return dict(event="output", run=run, index=index, ms=1.0, digest=digest, plain=[], finite=True, lively=True) | changes
+    return (
+        dict(event="output", run=run, index=index, ms=1.0, digest=digest, plain=[], finite=True, lively=True)
+        | changes
+    )
 
 
 def outcome(*digests, run=0, end=True, returncode=0, **changes):
@@ -289,7 +326,11 @@ def outcome(*digests, run=0, end=True, returncode=0, **changes):
     return child.Outcome(returncode, False, lines, "Traceback\nRuntimeError: boom\n", 1.0)
 
 
-REPORT = {"plan": {"streamed_bytes": 10}, "memory": {"weights_gpu_bytes": 50}, "counters": {"prefetch_bytes": 100}}
+REPORT = {
+    "plan": {"streamed_bytes": 10},
+    "memory": {"weights_gpu_bytes": 50},
+    "counters": {"prefetch_bytes": 100},
+}
 EXPECT = {"streams": True, "keeps_budget": True}
 
 
@@ -317,11 +358,16 @@ def test_each_fault_of_a_case_fails_it(ours, report, word):
 
 def test_a_case_may_be_excused_from_streaming_and_from_its_budget():
     report = {"plan": {"streamed_bytes": 0}, "memory": {"weights_gpu_bytes": 999}}
-    assert suite.judge({"streams": None, "keeps_budget": False}, outcome("a"), outcome("a"), report, 60)[0] == "PASS"
+    assert (
+        suite.judge({"streams": None, "keeps_budget": False}, outcome("a"), outcome("a"), report, 60)[0]
+        == "PASS"
+    )
 
 
 def both(first, second, **changes):
-    lines = [output(index, digest, 0, **changes) for index, digest in enumerate(first)] + [output(index, digest, 1) for index, digest in enumerate(second)]
+    lines = [output(index, digest, 0, **changes) for index, digest in enumerate(first)] + [
+        output(index, digest, 1) for index, digest in enumerate(second)
+    ]
     return child.Outcome(0, False, [*lines, dict(event="end")], "", 1.0)
 
 
@@ -332,7 +378,10 @@ def test_only_a_deterministic_lively_finite_case_is_compared():
     assert suite.judge_native(both("ab", "ab", lively=False))[0] == "BROKEN"
     assert suite.judge_native(both("", ""))[0] == "BROKEN"
     assert suite.judge_native(outcome("a", end=False, returncode=1))[0] == "BROKEN"
-    assert suite.judge_native(child.Outcome(0, False, [dict(event="skip", reason="no GPU")], "", 1.0)) == ("SKIP", "no GPU")
+    assert suite.judge_native(child.Outcome(0, False, [dict(event="skip", reason="no GPU")], "", 1.0)) == (
+        "SKIP",
+        "no GPU",
+    )
 
 
 FAKE_CASES = """
@@ -355,13 +404,25 @@ print(json.dumps(dict(event="end")))
 """
 
 
-def test_the_suite_runs_all_quick_cases_and_says_what_went_wrong(script, library, tmp_path, capsys, monkeypatch):
+def test_the_suite_runs_all_quick_cases_and_says_what_went_wrong(
+    script, library, tmp_path, capsys, monkeypatch
+):
     # The fake's limit is below what the runner would start a case with.
     monkeypatch.setattr(suite, "LEAST_S", 1)
-    code = suite.main(["--lib", str(library), "--out", str(tmp_path / "out"), "--program", *script(FAKE_CASES)])
-    lines = {entry["case"]: entry for entry in map(json.loads, (tmp_path / "out" / "gpu_cases.jsonl").read_text().splitlines())}
+    code = suite.main(
+        ["--lib", str(library), "--out", str(tmp_path / "out"), "--program", *script(FAKE_CASES)]
+    )
+    lines = {
+        entry["case"]: entry
+        for entry in map(json.loads, (tmp_path / "out" / "gpu_cases.jsonl").read_text().splitlines())
+    }
     assert code == 1
-    assert {name: entry["result"] for name, entry in lines.items()} == {"good": "PASS", "wrong": "FAIL", "hangs": "FAIL", "absent": "SKIP"}
+    assert {name: entry["result"] for name, entry in lines.items()} == {
+        "good": "PASS",
+        "wrong": "FAIL",
+        "hangs": "FAIL",
+        "absent": "SKIP",
+    }
     assert lines["good"]["budget_bytes"] == 500
     assert "the first is 2" in lines["wrong"]["reason"] and "no end after" in lines["hangs"]["reason"]
     assert capsys.readouterr().out.rstrip().endswith("2 FAIL, 1 SKIP, 1 PASS")

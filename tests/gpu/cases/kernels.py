@@ -29,7 +29,9 @@ if triton is not None:
         for start in range(0, width, BLOCK):
             at = start + tl.arange(0, BLOCK)
             inside = at < width
-            total += tl.load(x + at, mask=inside, other=0.0).to(tl.float32) * tl.load(w + row * width + at, mask=inside, other=0.0).to(tl.float32)
+            total += tl.load(x + at, mask=inside, other=0.0).to(tl.float32) * tl.load(
+                w + row * width + at, mask=inside, other=0.0
+            ).to(tl.float32)
         tl.store(y + row, tl.sum(total))
 
     @triton.jit
@@ -54,7 +56,9 @@ if triton is not None:
         late = tl.zeros([BLOCK], dtype=tl.float32)
         for start in range(0, width, BLOCK):
             at = start + tl.arange(0, BLOCK)
-            late += tl.load(x + at, mask=at < width, other=0.0) * tl.load(w + row * width + at, mask=at < width, other=0.0)
+            late += tl.load(x + at, mask=at < width, other=0.0) * tl.load(
+                w + row * width + at, mask=at < width, other=0.0
+            )
         tl.store(y + row, tl.sum(early + late) / 8.0)
 
 
@@ -169,7 +173,11 @@ def build_chain() -> ctypes.CDLL:
         with tempfile.TemporaryDirectory(dir=folder) as work:
             source, built = Path(work) / "chain.cu", Path(work) / "chain.so"
             source.write_text(PDL_SOURCE)
-            subprocess.run([nvcc, "-O2", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", "-o", built, source], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(
+                [nvcc, "-O2", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", "-o", built, source],
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
             os.replace(built, target)
     library = ctypes.CDLL(str(target))
     library.chain.argtypes = [ctypes.c_void_p] * 4 + [ctypes.c_int, ctypes.c_void_p]
@@ -186,7 +194,9 @@ class CudaChain(nn.Module):
     def forward(self, x):
         middle, y = torch.empty_like(x), torch.empty_like(x)
         stream = torch.cuda.current_stream().cuda_stream
-        code = self.library.chain(x.data_ptr(), self.weight.data_ptr(), middle.data_ptr(), y.data_ptr(), self.width, stream)
+        code = self.library.chain(
+            x.data_ptr(), self.weight.data_ptr(), middle.data_ptr(), y.data_ptr(), self.width, stream
+        )
         if code:
             raise RuntimeError(f"launch failed: CUDA error {code}")
         return y
@@ -214,7 +224,12 @@ class Fp8Linear(nn.Module):
 
     def forward(self, x):
         small = x.clamp(-400, 400).to(torch.float8_e4m3fn)
-        return x + torch._scaled_mm(small, self.weight.t(), scale_a=self.one, scale_b=self.scale, out_dtype=torch.bfloat16).tanh()
+        return (
+            x
+            + torch._scaled_mm(
+                small, self.weight.t(), scale_a=self.one, scale_b=self.scale, out_dtype=torch.bfloat16
+            ).tanh()
+        )
 
 
 @case()

@@ -12,7 +12,10 @@ class ResBlock(nn.Module):
     def __init__(self, inside: int, outside: int, time: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.GroupNorm(32, inside), nn.GroupNorm(32, outside)
-        self.conv1, self.conv2 = nn.Conv2d(inside, outside, 3, padding=1), nn.Conv2d(outside, outside, 3, padding=1)
+        self.conv1, self.conv2 = (
+            nn.Conv2d(inside, outside, 3, padding=1),
+            nn.Conv2d(outside, outside, 3, padding=1),
+        )
         self.time = nn.Linear(time, outside)
         self.skip = nn.Identity() if inside == outside else nn.Conv2d(inside, outside, 1)
 
@@ -27,7 +30,11 @@ class SpatialAttention(nn.Module):
     def __init__(self, channels: int, heads: int = 8) -> None:
         super().__init__()
         self.heads = heads
-        self.norm, self.qkv, self.out = nn.GroupNorm(32, channels), nn.Conv2d(channels, 3 * channels, 1), nn.Conv2d(channels, channels, 1)
+        self.norm, self.qkv, self.out = (
+            nn.GroupNorm(32, channels),
+            nn.Conv2d(channels, 3 * channels, 1),
+            nn.Conv2d(channels, channels, 1),
+        )
 
     def forward(self, x):
         batch, channels, height, width = x.shape
@@ -45,7 +52,10 @@ class UNet(nn.Module):
         self.time = nn.Sequential(nn.Linear(time, time), nn.SiLU(), nn.Linear(time, time))
         self.enter, self.leave = nn.Conv2d(4, channels, 3, padding=1), nn.Conv2d(channels, 4, 3, padding=1)
         self.down = nn.ModuleList(ResBlock(channels, channels, time) for _ in range(2))
-        self.shrink, self.grow = nn.Conv2d(channels, channels, 3, stride=2, padding=1), nn.Conv2d(channels, channels, 3, padding=1)
+        self.shrink, self.grow = (
+            nn.Conv2d(channels, channels, 3, stride=2, padding=1),
+            nn.Conv2d(channels, channels, 3, padding=1),
+        )
         self.middle = nn.ModuleList([ResBlock(channels, channels, time), ResBlock(channels, channels, time)])
         self.attention = SpatialAttention(channels)
         self.up = nn.ModuleList(ResBlock(2 * channels, channels, time) for _ in range(2))
@@ -162,7 +172,9 @@ class LoopedExperts(nn.Module):
     def __init__(self, width: int, inner: int, experts: int) -> None:
         super().__init__()
         self.router = nn.Linear(width, experts, bias=False)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width)) for _ in range(experts))
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width)) for _ in range(experts)
+        )
 
     def forward(self, x):
         chosen = self.router(x).argmax(-1)
@@ -182,7 +194,11 @@ def moe_looped(lab: Lab):
             yield model(lab.randn(3, WIDTH))
 
 
-@case(streams=None, keeps_budget=False, because="weights below 10 MiB share torch's segments and may stay resident in this version")
+@case(
+    streams=None,
+    keeps_budget=False,
+    because="weights below 10 MiB share torch's segments and may stay resident in this version",
+)
 def small_experts(lab: Lab):
     """No weight reaches 10 MiB: experts of 3 MiB linears."""
     model = lab.build(lambda: nn.Sequential(*(LoopedExperts(1024, 1536, 16) for _ in range(2))))
@@ -238,13 +254,20 @@ def generate(lab: Lab):
     model = model.to_empty(device=lab.device)
     model.model.rotary_emb = LlamaRotaryEmbedding(config=config).to(lab.device)
     for parameter in model.parameters():
-        parameter.data.copy_(lab.randn(*parameter.shape) * 0.02 if parameter.dim() > 1 else torch.ones_like(parameter))
+        parameter.data.copy_(
+            lab.randn(*parameter.shape) * 0.02 if parameter.dim() > 1 else torch.ones_like(parameter)
+        )
     lab.own(model)
     for length in (24, 5, 40):
         tokens = lab.integers(7998, 2, length) + 2
         with torch.no_grad():
             out = model.generate(
-                tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=8, do_sample=False, return_dict_in_generate=True, output_logits=True
+                tokens,
+                attention_mask=torch.ones_like(tokens),
+                max_new_tokens=8,
+                do_sample=False,
+                return_dict_in_generate=True,
+                output_logits=True,
             )
         yield out.sequences, torch.stack(out.logits)
 

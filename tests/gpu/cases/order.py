@@ -68,7 +68,13 @@ def early_exit(lab: Lab):
 def reversed_order(lab: Lab):
     """Learnt forwards, then now and then backwards, shuffled, or with one block run several times."""
     model = lab.build(Chosen)
-    orders = [list(range(8))] * STEADY + [list(range(7, -1, -1)), list(range(8)), [3, 3, 3, 3, 0], lab.rng.sample(range(8), 8), list(range(8))]
+    orders = [list(range(8))] * STEADY + [
+        list(range(7, -1, -1)),
+        list(range(8)),
+        [3, 3, 3, 3, 0],
+        lab.rng.sample(range(8), 8),
+        list(range(8)),
+    ]
     for order in orders * 2:
         yield forward(lab, model, order)
 
@@ -105,7 +111,10 @@ class Branches(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left, self.right = nn.ModuleList(Block() for _ in range(4)), nn.ModuleList(Block() for _ in range(4))
+        self.left, self.right = (
+            nn.ModuleList(Block() for _ in range(4)),
+            nn.ModuleList(Block() for _ in range(4)),
+        )
         self.shared = Block()
 
     def forward(self, x, side):
@@ -163,7 +172,10 @@ def threads(lab: Lab):
         inputs = [lab.randn(8, WIDTH), lab.randn(8 if index % 2 else 300, WIDTH)]
         torch.cuda.synchronize()
         outputs: list[list] = [[], []]
-        workers = [threading.Thread(target=work, args=arguments) for arguments in zip(streams, inputs, outputs)]
+        workers = [
+            threading.Thread(target=work, args=arguments)
+            for arguments in zip(streams, inputs, outputs, strict=True)
+        ]
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -186,7 +198,9 @@ def gradient_of_input(lab: Lab):
         yield y.detach(), x.grad
 
 
-@case(streams=None, keeps_budget=False, because="weights of a captured graph may stay resident in this version")
+@case(
+    streams=None, keeps_budget=False, because="weights of a captured graph may stay resident in this version"
+)
 def cuda_graph(lab: Lab):
     """Captured after a warm-up, replayed with new inputs, mixed with eager forwards."""
     lab.need_cuda()
@@ -211,7 +225,13 @@ def cuda_graph(lab: Lab):
             yield forward(lab, model)
 
 
-@case(streams=None, keeps_budget=False, limit_s=300, slow=True, because="compiled code hides its modules: its weights may stay resident")
+@case(
+    streams=None,
+    keeps_budget=False,
+    limit_s=300,
+    slow=True,
+    because="compiled code hides its modules: its weights may stay resident",
+)
 def compiled(lab: Lab):
     """The whole model through torch.compile."""
     model = lab.build(Stack)
@@ -222,7 +242,13 @@ def compiled(lab: Lab):
         yield forward(lab, model)
 
 
-@case(streams=None, keeps_budget=False, limit_s=300, slow=True, because="compiled code hides its modules: its weights may stay resident")
+@case(
+    streams=None,
+    keeps_budget=False,
+    limit_s=300,
+    slow=True,
+    because="compiled code hides its modules: its weights may stay resident",
+)
 def compiled_blocks(lab: Lab):
     """Each block compiled in place, the model itself eager; a break of the graph inside none of them."""
     model = lab.build(Stack)

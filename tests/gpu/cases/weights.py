@@ -47,7 +47,10 @@ def load_state_dict(lab: Lab):
     model = lab.build(Stack)
     yield from warm(lab, model)
     for round_number in range(3):
-        fresh = {name: (value.cpu() * (0.9 + 0.02 * round_number)).pin_memory() if lab.cuda else value * 0.9 for name, value in model.state_dict().items()}
+        fresh = {
+            name: (value.cpu() * (0.9 + 0.02 * round_number)).pin_memory() if lab.cuda else value * 0.9
+            for name, value in model.state_dict().items()
+        }
         yield forward(lab, model)
         model.load_state_dict(fresh)
         del fresh
