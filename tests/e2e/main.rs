@@ -2,3 +2,13 @@
 
 // The preload itself: routes to driver functions, inertness, what it exports and needs.
 mod loader;
+
+// Programs under a budget, on simcuda.
+mod failure;
+mod fork;
+mod graphs;
+mod invariants;
+mod options;
+mod paging;
+mod threads;
+mod told;

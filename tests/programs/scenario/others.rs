@@ -12,8 +12,10 @@ const PAGES: u64 = 2;
 
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
-        "a graph captured after the switch" => a_graph(true),
-        "a graph captured while learning" => a_graph(false),
+        "a graph captured after the switch" => a_graph(When::Switched),
+        "a graph captured while learning" => a_graph(When::Named),
+        "a graph captured before naming" => a_graph(When::Unnamed),
+        "an unknown kernel" => an_unknown_kernel(),
         "an address in a copy" => an_address_in_a_copy(),
         "freed and allocated" => freed_and_allocated(),
         "asked to be private" => asked_to_be_private(),
@@ -25,11 +27,35 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
     })
 }
 
+/// When a graph is captured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// The weights have no names yet.
+    Unnamed,
+    Named,
+    Switched,
+}
+
+/// After the switch-over a kernel runs that never ran before. Says how often the driver was asked for parameters until then.
+fn an_unknown_kernel() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    super::say("asked", super::pages::device_bytes("calls:cuFuncGetParamInfo"));
+    for at in [2, 5] {
+        let weight = scene.weights[at];
+        let words = vec![0, weight.address, weight.bytes, weight.seed, scene.counter, 0, 0, 0];
+        scene.gpu.launch("check_struct", scene.main, &[Struct(words)])?;
+        scene.pass()?;
+    }
+    scene.finish()
+}
+
 /// A graph of two checks is launched between passes that take the pages of everything that streams.
-fn a_graph(after: bool) -> Told {
+fn a_graph(when: When) -> Told {
     let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
-    if after {
-        scene.learn()?;
+    match when {
+        When::Switched => scene.learn()?,
+        When::Named => {}
+        When::Unnamed => scene.drop_name(),
     }
     let driver = &scene.gpu.driver;
     check("cuStreamBeginCapture", driver.begin_capture(scene.main, 0))?;
@@ -38,6 +64,9 @@ fn a_graph(after: bool) -> Told {
     let (mut graph, mut executable) = (0, 0);
     check("cuStreamEndCapture", driver.end_capture(scene.main, &mut graph))?;
     check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
+    if when == When::Unnamed {
+        scene.name();
+    }
     scene.learn()?;
     for _ in 0..3 {
         check("cuGraphLaunch", scene.gpu.driver.graph_launch(executable, scene.main))?;
@@ -95,9 +124,7 @@ fn asked_to_be_private() -> Told {
 fn dropped_and_named_again() -> Told {
     let mut scene = Scene::learnt(COUNT, PAGES)?;
     for _ in 0..2 {
-        if let Some(ft) = &scene.ft {
-            ft.model_drop(scene.model);
-        }
+        scene.drop_name();
         scene.pass()?;
         scene.name();
         scene.learn()?;

@@ -81,19 +81,28 @@ impl Scene {
         ft.model_end(self.model);
     }
 
+    pub(crate) fn drop_name(&self) {
+        if let Some(ft) = &self.ft {
+            ft.model_drop(self.model);
+        }
+    }
+
     pub(crate) fn phase(&self) -> i32 {
         self.ft.as_ref().map_or(-2, Ft::phase)
     }
 
     /// Passes until INFERENCE; a dozen at most.
     pub(crate) fn learn(&mut self) -> Done {
+        let mut passes = 0;
         for _ in 0..12 {
             self.pass()?;
+            passes += 1;
             if self.phase() == 3 || self.ft.is_none() {
                 break;
             }
         }
         self.synchronize()?;
+        say("passes", passes);
         say("phase", u64::try_from(self.phase()).unwrap_or(99));
         Ok(())
     }

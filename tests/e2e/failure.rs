@@ -1,0 +1,175 @@
+//! What fails: bad input, missing things, refused calls, injected faults. Each ends in right results with a clear line, or in an error that the program
+//! sees; never in a wrong byte that is called right, a crash, or a hang.
+
+use super::told::{said, story, streamed, told_well};
+use harness::{Outcome, Run};
+use std::time::Duration;
+
+/// The program ran to its end with right bytes, and stderr says this.
+fn falls_back(run: Run, line: &str) -> Outcome {
+    let outcome = run.start();
+    outcome.assert_success().assert_nothing_detected();
+    assert_eq!(said(&outcome, "mismatches"), 0, "{}", outcome.describe());
+    assert!(outcome.stderr.contains(line), "no line with {line:?}: {}", outcome.describe());
+    outcome
+}
+
+/// Ran as without us: nothing managed, one line.
+fn runs_without_us(run: Run, line: &str) {
+    let outcome = falls_back(run, line);
+    assert_eq!(said(&outcome, "phase"), 99, "{}", outcome.describe());
+    assert_eq!(outcome.stderr.trim_end().lines().count(), 1, "{}", outcome.describe());
+    assert!(outcome.stderr.contains("the program runs without us"), "{}", outcome.describe());
+}
+
+#[test]
+fn a_nonsense_budget_is_named_with_what_is_allowed_and_the_program_runs_without_us() {
+    runs_without_us(streamed("reads in order").option("FT_MAX_GPU_MEM", "lots"), "lots");
+    runs_without_us(streamed("reads in order").option("FT_MAX_GPU_MEM", "8G"), "8G");
+    runs_without_us(streamed("reads in order").option("FT_MAX_GPU_MEM", "120%"), "120%");
+}
+
+#[test]
+fn an_unreadable_file_is_named_and_the_program_runs_without_us() {
+    let run = streamed("reads in order").option("FT_CONFIG_FILE", "/nowhere/flextensor.toml");
+    runs_without_us(run, "/nowhere/flextensor.toml");
+}
+
+#[test]
+fn an_unknown_option_is_named_with_a_suggestion_and_the_program_runs_without_us() {
+    runs_without_us(streamed("reads in order").option("FT_MAX_GPU_MEMORY", "8GiB"), "FT_MAX_GPU_MEM");
+}
+
+#[test]
+fn without_a_driver_the_program_sees_what_it_saw_without_us() {
+    let without = story("reads in order").without_driver().start();
+    let under = streamed("reads in order").without_driver().start();
+    assert_eq!(without.status.code(), Some(2), "{}", without.describe());
+    assert_eq!((under.status.code(), &under.stderr), (without.status.code(), &without.stderr));
+}
+
+#[test]
+fn without_a_gpu_the_program_sees_what_it_saw_without_us() {
+    let without = story("reads in order").sim("DEVICES", "0").start();
+    let under = streamed("reads in order").sim("DEVICES", "0").start();
+    assert_eq!(without.status.code(), Some(2), "{}", without.describe());
+    assert_eq!((under.status.code(), &under.stderr), (without.status.code(), &without.stderr));
+}
+
+#[test]
+fn too_little_host_memory_leaves_all_weights_where_they_are() {
+    let run = streamed("reads in order").option("FT_HOST_MEM_LIMIT", "4MiB");
+    let outcome = falls_back(run, "host_mem_limit allows 4 MiB");
+    assert!(outcome.stderr.contains("the budget of 6 MiB is not held"), "{}", outcome.describe());
+    assert_eq!(said(&outcome, "pages_in"), 0);
+}
+
+#[test]
+fn refused_pinning_leaves_all_weights_where_they_are() {
+    let run = streamed("reads in order").sim("FAULTS", "cuMemHostRegister_v2@*=2");
+    let outcome = falls_back(run, "pinning");
+    assert!(outcome.stderr.contains("is not held"), "{}", outcome.describe());
+    assert_eq!(said(&outcome, "pages_in"), 0);
+}
+
+#[test]
+fn a_budget_below_the_largest_use_is_said_to_be_missed_and_the_smallest_is_named() {
+    let run = streamed("reads in order").option("FT_MAX_GPU_MEM", "2MiB");
+    let outcome = falls_back(run, "the budget of 2 MiB cannot be met; the smallest that can is");
+    assert!(said(&outcome, "weights_gpu_bytes") <= 6 << 20, "{}", outcome.describe());
+}
+
+#[test]
+fn a_driver_without_virtual_memory_calls_serves_its_own_memory() {
+    for call in ["cuMemAddressReserve", "cuMemCreate", "cuMemMap", "cuMemSetAccess"] {
+        let outcome = streamed("reads in order").sim("FAULTS", format!("{call}@*=801")).start();
+        outcome.assert_success().assert_nothing_detected();
+        assert_eq!(said(&outcome, "mismatches"), 0, "{call}: {}", outcome.describe());
+    }
+}
+
+#[test]
+fn an_allocation_that_does_not_fit_is_out_of_memory_for_the_program() {
+    let outcome = streamed("reads in order").sim("MEM", "16MiB").start();
+    assert_eq!(outcome.status.code(), Some(2), "{}", outcome.describe());
+    assert!(outcome.stderr.contains("cuMemAlloc returned 2"), "{}", outcome.describe());
+}
+
+#[test]
+fn memory_that_is_refused_to_a_weight_that_must_be_private_is_an_error_of_the_launch() {
+    // As many calls as the six weights of two pages take; the next ones are for private pages.
+    let run = streamed("a graph captured after the switch").sim("FAULTS", "cuMemCreate@13+=2");
+    let outcome = run.start();
+    assert_eq!(outcome.status.code(), Some(2), "{}", outcome.describe());
+    assert!(outcome.stderr.contains("cuLaunchKernel returned 2"), "{}", outcome.describe());
+}
+
+/// Calls of ours that a driver may refuse at any moment.
+const CALLS: &[&str] = &[
+    "cuCtxGetCurrent",
+    "cuCtxGetDevice",
+    "cuCtxPushCurrent_v2",
+    "cuCtxSynchronize",
+    "cuDeviceTotalMem_v2",
+    "cuEventCreate",
+    "cuEventElapsedTime_v2",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuFuncGetParamInfo",
+    "cuKernelGetParamInfo",
+    "cuMemAddressReserve",
+    "cuMemAlloc_v2",
+    "cuMemCreate",
+    "cuMemHostRegister_v2",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemUnmap",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+    "cuStreamCreateWithPriority",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+    "cuThreadExchangeStreamCaptureMode",
+];
+
+/// Each of them fails once, early, in the middle, and late in the program's life, or always from then on.
+fn sweep(calls: &[&str], code: &str) {
+    let whole = told_well(streamed("reads in any order"));
+    for call in calls {
+        let count = whole.journal_number(&format!("/calls/{call}"));
+        let mut moments = vec![1, count / 3, count / 2, count.saturating_sub(2), count];
+        moments.retain(|moment| (1..=count).contains(moment));
+        moments.dedup();
+        for moment in moments {
+            for more in ["", "+"] {
+                let fault = format!("{call}@{moment}{more}={code}");
+                let run = streamed("reads in any order").sim("FAULTS", &fault).sim("STRICT", "0");
+                survives(&run.limit(Duration::from_secs(20)).start(), &fault);
+            }
+        }
+    }
+}
+
+/// Right bytes, or an error that the program saw.
+fn survives(outcome: &Outcome, fault: &str) {
+    assert!(!outcome.timed_out, "{fault} hangs: {}", outcome.describe());
+    match outcome.status.code() {
+        Some(0) => {
+            assert_eq!(said(outcome, "mismatches"), 0, "{fault}: {}", outcome.describe());
+            outcome.assert_nothing_detected();
+        }
+        Some(2) => assert!(outcome.stderr.contains(" returned "), "{fault}: {}", outcome.describe()),
+        _ => panic!("{fault} is no error that a program can see: {}", outcome.describe()),
+    }
+}
+
+#[test]
+fn no_refused_call_is_a_wrong_byte_a_crash_or_a_hang_first_half() {
+    sweep(&CALLS[..CALLS.len() / 2], "999");
+}
+
+#[test]
+fn no_refused_call_is_a_wrong_byte_a_crash_or_a_hang_second_half() {
+    sweep(&CALLS[CALLS.len() / 2..], "2");
+}

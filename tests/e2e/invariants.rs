@@ -1,0 +1,124 @@
+//! The invariants of the design, one test each at least, over whole programs on simcuda. Each fails when its guard is taken out: docs/testing.md has the
+//! table. The pager's own rules are tested in `core`.
+
+use super::told::{BUDGET, said, story, streamed, told_well};
+
+/// Reads that nobody foresaw, too, with copies that are two milliseconds late.
+#[test]
+fn invariant_1_a_launch_never_runs_before_its_bytes_are_in_place() {
+    told_well(streamed("reads in order").sim("LATE_US", "2000"));
+    let outcome = told_well(streamed("reads in any order").sim("LATE_US", "2000"));
+    assert!(said(&outcome, "demand_loads") > 0, "all was foreseen: {}", outcome.describe());
+}
+
+#[test]
+fn invariant_2_a_page_is_never_overwritten_before_its_readers_on_all_streams() {
+    told_well(streamed("slow readers elsewhere"));
+}
+
+#[test]
+fn invariant_3_what_kernels_wrote_is_not_lost_with_their_pages() {
+    told_well(streamed("writes by a kernel"));
+    told_well(streamed("a kernel that adds"));
+}
+
+#[test]
+fn invariant_3_what_copies_and_fills_wrote_is_not_lost_with_their_pages() {
+    told_well(streamed("writes by a copy to the device"));
+    told_well(streamed("writes by an asynchronous copy"));
+    told_well(streamed("writes by a copy on the device"));
+    told_well(streamed("a fill"));
+}
+
+#[test]
+fn invariant_3_a_kernel_that_gets_the_handle_of_a_proven_reader_is_no_proven_reader() {
+    told_well(streamed("modules come and go"));
+}
+
+/// The ring has room for one of them.
+#[test]
+fn invariant_4_what_one_launch_reads_never_shares_pages() {
+    let outcome = told_well(streamed("two weights in one launch"));
+    assert!(said(&outcome, "conflicts") > 0, "no two weights met: {}", outcome.describe());
+}
+
+#[test]
+fn invariant_4_what_is_read_through_pointers_stays_until_its_owner_returns() {
+    told_well(streamed("pointers in an owner"));
+}
+
+#[test]
+fn invariant_5_addresses_and_what_the_driver_says_of_them_stay() {
+    told_well(streamed("addresses"));
+}
+
+/// By the driver's own count of physical bytes; the program's own few words are the only other memory.
+#[test]
+fn invariant_6_physical_bytes_keep_to_the_budget_after_the_switch_over() {
+    const OWN: u64 = 64 << 10;
+    // What the link is measured with, before any weight moves.
+    const MEASURE: u64 = 32 << 20;
+    let outcome = told_well(streamed("budget"));
+    let (before, after, peak) = (said(&outcome, "before"), said(&outcome, "after"), said(&outcome, "peak"));
+    assert!(after <= BUDGET + OWN, "{after} bytes after: {}", outcome.describe());
+    assert!(peak <= before + MEASURE, "{peak} bytes at the peak, {before} before: {}", outcome.describe());
+    assert!(said(&outcome, "weights_gpu_bytes") <= BUDGET);
+    assert!(said(&outcome, "weights_gpu_bytes") <= after, "the report counts less than there is");
+}
+
+#[test]
+fn invariant_6_host_memory_holds_shadows_of_what_is_streamed_and_no_more() {
+    let outcome = told_well(streamed("budget"));
+    let streamed = 6 * (4 << 20) - (said(&outcome, "weights_gpu_bytes") - said(&outcome, "ring_bytes"));
+    assert_eq!(said(&outcome, "host_bytes"), streamed, "{}", outcome.describe());
+}
+
+#[test]
+fn invariant_6_all_memory_goes_back_with_the_last_weight() {
+    let outcome = told_well(streamed("freed and allocated"));
+    assert!(said(&outcome, "left") < 64 << 10, "{}", outcome.describe());
+}
+
+#[test]
+fn invariant_7_words_that_are_never_followed_cost_no_byte() {
+    let outcome = told_well(streamed("a stale word"));
+    assert!(said(&outcome, "redirects") > 0, "no word was doubtful: {}", outcome.describe());
+}
+
+#[test]
+fn invariant_7_a_weight_whose_address_went_to_memory_is_right_when_nothing_shows_it() {
+    told_well(streamed("an address in a copy"));
+}
+
+/// The driver tells no layout of kernels that are new after the switch-over.
+#[test]
+fn invariant_7_a_launch_whose_parameters_cannot_be_known_reads_right_bytes() {
+    let outcome = told_well(streamed("an unknown kernel"));
+    let from = said(&outcome, "asked") + 1;
+    let faults = format!("cuFuncGetParamInfo@{from}+=1,cuKernelGetParamInfo@1+=1");
+    let outcome = streamed("an unknown kernel").sim("FAULTS", faults).start();
+    outcome.assert_success().assert_nothing_detected();
+    assert_eq!(said(&outcome, "mismatches"), 0, "{}", outcome.describe());
+    assert!(outcome.stderr.contains("does not tell what a kernel is passed"), "{}", outcome.describe());
+}
+
+/// Switched off, we are not there: the driver sees the same calls as without us.
+#[test]
+fn invariant_8_switched_off_the_driver_sees_the_same_calls_as_without_us() {
+    let without = story("reads in order").start();
+    without.assert_success();
+    let off = streamed("reads in order").option("FT_ENABLED", "0").start();
+    off.assert_success();
+    assert_eq!(off.stderr, "", "not a word is said");
+    let calls = |outcome: &harness::Outcome| outcome.journal.as_ref().map(|journal| journal["calls"].clone());
+    let (mut without, off) = (calls(&without), calls(&off));
+    // The program itself looks for our interface and finds it: what it then asks of us is no driver call.
+    if let Some(calls) = without.as_mut().and_then(serde_json::Value::as_object_mut) {
+        calls.remove("cuGetProcAddress_v2");
+    }
+    let mut off = off;
+    if let Some(calls) = off.as_mut().and_then(serde_json::Value::as_object_mut) {
+        calls.remove("cuGetProcAddress_v2");
+    }
+    assert_eq!(without, off);
+}

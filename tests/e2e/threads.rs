@@ -1,0 +1,46 @@
+//! Threads, streams, modules and contexts that come and go, and processes that end in every way.
+
+use super::told::{said, streamed, told_well};
+use std::os::unix::process::ExitStatusExt;
+
+#[test]
+fn threads_that_run_one_model_at_the_same_time_read_right_bytes() {
+    told_well(streamed("threads"));
+}
+
+#[test]
+fn streams_that_end_with_work_on_them_and_come_again_cost_no_byte() {
+    told_well(streamed("streams come and go"));
+}
+
+#[test]
+fn a_context_takes_its_ring_with_it_and_the_next_one_gets_its_own() {
+    let outcome = told_well(streamed("contexts come and go"));
+    assert_eq!(said(&outcome, "left"), 0, "{}", outcome.describe());
+}
+
+#[test]
+fn models_that_are_dropped_and_named_again_stream_again() {
+    told_well(streamed("dropped and named again"));
+    told_well(streamed("asked to be private"));
+}
+
+#[test]
+fn an_exit_while_other_threads_launch_is_an_exit() {
+    let outcome = streamed("exit in a thread").start();
+    assert!(outcome.status.success(), "{}", outcome.describe());
+    let report = outcome.report.as_ref().unwrap_or_else(|| panic!("no report: {}", outcome.describe()));
+    assert_eq!(report["phase"], "INFERENCE");
+}
+
+#[test]
+fn an_immediate_exit_is_immediate() {
+    let outcome = streamed("_exit in a thread").start();
+    assert!(outcome.status.success(), "{}", outcome.describe());
+}
+
+#[test]
+fn a_signal_ends_the_process_as_it_would_without_us() {
+    let outcome = streamed("terminated").start();
+    assert_eq!(outcome.status.signal(), Some(15), "{}", outcome.describe());
+}

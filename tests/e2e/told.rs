@@ -1,0 +1,42 @@
+//! Runs a story of `programs/scenario` and reads what it said. Which stories there are, is said there.
+
+use harness::{Outcome, Run};
+use std::time::Duration;
+
+/// The budget of stories: six weights of two pages each do not fit.
+pub(crate) const BUDGET: u64 = 6 << 20;
+
+/// A story on simcuda with late copies, where the first detection ends the process.
+pub(crate) fn story(name: &str) -> Run {
+    Run::program("scenario")
+        .args([name])
+        .sim("STRICT", "1")
+        .sim("LATE_US", "500")
+        .limit(Duration::from_secs(30))
+}
+
+/// The same under the library, with weights that stream.
+pub(crate) fn streamed(name: &str) -> Run {
+    story(name)
+        .preload()
+        .option("FT_MANAGED_MIN_BYTES", "1MiB")
+        .option("FT_PROFILING_ITERS", "1")
+        .option("FT_MAX_GPU_MEM", BUDGET.to_string())
+}
+
+/// Runs a story to a good end: it learnt, every byte was right, nothing was detected, and something was streamed.
+pub(crate) fn told_well(run: Run) -> Outcome {
+    let outcome = run.start();
+    outcome.assert_success().assert_nothing_detected();
+    assert_eq!(said(&outcome, "phase"), 3, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "mismatches"), 0, "{}", outcome.describe());
+    assert!(said(&outcome, "pages_in") > 0, "nothing was streamed: {}", outcome.describe());
+    outcome
+}
+
+/// The last number that the story said of this.
+pub(crate) fn said(outcome: &Outcome, what: &str) -> u64 {
+    let lines = outcome.stdout.lines().rev();
+    let number = lines.filter_map(|line| line.strip_prefix(what)?.trim().parse().ok()).next();
+    number.unwrap_or_else(|| panic!("nothing said of {what}: {}", outcome.describe()))
+}
