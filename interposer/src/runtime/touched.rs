@@ -75,9 +75,12 @@ fn map_aligned(bytes: usize) -> Option<usize> {
         return None;
     }
     let start = base.expose_provenance().next_multiple_of(PAGE as usize);
+    let at = std::ptr::with_exposed_provenance_mut(start);
     // SAFETY: advice on our own mapping; a refusal only costs speed.
-    let _ =
-        unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(start), bytes, libc::MADV_HUGEPAGE) };
+    let _ = unsafe { libc::madvise(at, bytes, libc::MADV_HUGEPAGE) };
+    // Pages keep this when they move: a forked child must not turn pinned pages into copies of themselves.
+    // SAFETY: advice on our own mapping.
+    let _ = unsafe { libc::madvise(at, bytes, libc::MADV_DONTFORK) };
     Some(start)
 }
 
