@@ -79,13 +79,17 @@ fn attempt(
     if !hits.is_empty()
         && let Some(ring) = ring_of(device).as_mut()
     {
-        if ring.failed.is_some() {
-            return Ok(CUresult::CUDA_ERROR_UNKNOWN);
+        if let Err(error) = ring.usable() {
+            return Ok(error.into());
         }
         if let Some(hit) = hits.iter().find(|hit| ring.unit(hit.unit).is_none()) {
             return Err(hit.unit);
         }
         ring.acquire(stream, &hits, &mut verdicts);
+        if let Err(error) = ring.usable() {
+            ring.launched(stream, &hits, &verdicts);
+            return Ok(error.into());
+        }
         let stuck = hits.iter().zip(&verdicts).find(|(_, verdict)| !verdict.in_place());
         if let Some((hit, _)) = stuck {
             let unit = hit.unit;
@@ -102,6 +106,8 @@ fn attempt(
                 // The program changed the bytes: no suspect can be judged by them.
                 unit.suspects.clear();
                 unit.checksum = None;
+                // Nor may a check that is under way bring the checksum back.
+                unit.shadow_writes += 1;
             }
         }
         ring.launched(stream, &hits, &verdicts);

@@ -124,7 +124,7 @@ fn attempt(
             }
         },
     };
-    if learning {
+    if learning && code.is_success() {
         learn::after_launch(&scratch.found, launch.function.addr(), launch.stream);
     }
     drop(inside);
@@ -142,8 +142,8 @@ fn launch_streamed(
     {
         let mut ring = ring_of(device);
         let Some(ring) = ring.as_mut() else { return Ok(issue(launch.pointers, launch.extra)) };
-        if ring.failed.is_some() {
-            return Ok(CUresult::CUDA_ERROR_UNKNOWN);
+        if let Err(error) = ring.usable() {
+            return Ok(error.into());
         }
         collect_hits(ring, launch, scratch);
         // A weight on another device's ring is ordered there, not here.
@@ -153,6 +153,10 @@ fn launch_streamed(
         scratch.verdicts.clear();
         scratch.verdicts.resize(scratch.hits.len(), Verdict::Ready);
         ring.acquire(launch.stream, &scratch.hits, &mut scratch.verdicts);
+        if let Err(error) = ring.usable() {
+            ring.launched(launch.stream, &scratch.hits, &scratch.verdicts);
+            return Ok(error.into());
+        }
         if let Some(unit) = stuck(scratch) {
             ring.launched(launch.stream, &scratch.hits, &scratch.verdicts);
             return Err(unit);
@@ -168,7 +172,10 @@ fn launch_streamed(
     let mut ring = ring_of(device);
     if let Some(ring) = ring.as_mut() {
         ring.launched(launch.stream, &scratch.hits, &scratch.verdicts);
-        note_words(ring, launch, scratch);
+        // A launch that the driver refused read and wrote nothing: it proves nothing.
+        if code.is_success() {
+            note_words(ring, launch, scratch);
+        }
     }
     Ok(code)
 }

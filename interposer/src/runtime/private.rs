@@ -84,14 +84,21 @@ pub(crate) fn everything(why: Why) -> CudaResult<()> {
 }
 
 fn take_out(ring: &mut Streaming, id: UnitId, world: &mut World) -> CudaResult<()> {
-    let Some((address, pages)) = ring.unit(id).map(|unit| (unit.address, unit.pages)) else { return Ok(()) };
+    ring.usable()?;
+    // A unit that is marked as streamed and is in no ring has bytes nowhere: whoever asks must not ask again for ever.
+    let unit = ring.unit(id).map(|unit| (unit.address, unit.pages));
+    let (address, pages) = unit.ok_or(CudaError(CUresult::CUDA_ERROR_UNKNOWN))?;
     let handles = create(ring.device, pages)?;
     // Nobody is between check and enqueue while the gate is closed, so nothing is pinned.
     if !ring.evict(id)? {
         release(&handles);
         return Err(CudaError(CUresult::CUDA_ERROR_NOT_READY));
     }
-    ring.drain()?;
+    // What could not be written back, or not waited for, must not be taken for the truth. The ring stays mapped.
+    if let Err(error) = ring.usable().and_then(|()| ring.drain()) {
+        release(&handles);
+        return Err(error);
+    }
     map_private(ring.device, address, &handles)?;
     fill(ring, id)?;
     ring.remove(id);

@@ -61,8 +61,8 @@ pub(crate) struct Streaming {
     units: Vec<Option<StreamedUnit>>,
     pub(crate) ring: Vec<Handle>,
     commands: Vec<Command>,
-    /// The first failure of a command; from then on nothing more is promised.
-    pub(crate) failed: Option<String>,
+    /// The first failure of a command, and what it was; from then on nothing more is promised.
+    pub(crate) failed: Option<(CudaError, String)>,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_back: u64,
 }
@@ -72,7 +72,14 @@ static DEVICES: [Mutex<Option<Box<Streaming>>>; MAX_DEVICES] = [const { Mutex::n
 /// Locks the ring of a device; none before its first switch-over.
 pub(crate) fn ring_of(device: i32) -> MutexGuard<'static, Option<Box<Streaming>>> {
     let index = usize::try_from(device).unwrap_or(0).min(MAX_DEVICES - 1);
-    DEVICES[index].lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    DEVICES[index].lock().unwrap_or_else(|poisoned| {
+        let mut ring = poisoned.into_inner();
+        // A panic with the lock held may have left decisions behind that were never enqueued.
+        if let Some(ring) = ring.as_mut() {
+            ring.fail(CudaError(CUresult::CUDA_ERROR_UNKNOWN), "internal error");
+        }
+        ring
+    })
 }
 
 impl Progress for Gpu {
@@ -130,7 +137,22 @@ impl Streaming {
         self.units.get_mut(unit.0 as usize)?.take()
     }
 
-    /// Prepares a launch and enqueues what it waits for.
+    /// What a call that needs the ring is answered once a command has failed: what it would read may be wrong.
+    pub(crate) fn usable(&self) -> CudaResult<()> {
+        self.failed.as_ref().map_or(Ok(()), |(error, _)| Err(*error))
+    }
+
+    fn fail(&mut self, error: CudaError, what: &str) {
+        if self.failed.is_none() {
+            crate::log::error!(
+                "the ring of GPU {} failed: {what}: {error}; calls that need it fail from now on",
+                self.device
+            );
+            self.failed = Some((error, format!("{what}: {error}")));
+        }
+    }
+
+    /// Prepares a launch and enqueues what it waits for. When a command fails, the launch must not be made ([`Streaming::usable`]).
     pub(crate) fn acquire(&mut self, stream: Stream, hits: &[Hit], verdicts: &mut [Verdict]) {
         self.pager.acquire(stream_id(stream), hits, verdicts, &mut self.commands);
         self.perform();
@@ -210,13 +232,8 @@ impl Streaming {
     fn perform(&mut self) {
         let commands = std::mem::take(&mut self.commands);
         for &command in &commands {
-            if let Err(error) = self.perform_one(command)
-                && self.failed.is_none()
-            {
-                self.failed = Some(format!("{command:?}: {error}"));
-                crate::log::error!(
-                    "a ring command failed: {command:?}: {error}; results can no longer be trusted"
-                );
+            if let Err(error) = self.perform_one(command) {
+                self.fail(error, &format!("{command:?}"));
             }
         }
         self.commands = commands;
