@@ -267,5 +267,5 @@ fn note_words(ring: &mut Streaming, launch: Launch, scratch: &Scratch) {
 }
 
 fn word_of(launch: Launch, found: &Found) -> Word {
-    (launch.function.addr(), found.offset)
+    Word::of(launch.function.addr(), found.offset)
 }

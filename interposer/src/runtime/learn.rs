@@ -10,7 +10,7 @@ use flextensor_core::units::{ModelId, UnitId};
 
 use super::arena::Meaning;
 use super::scan::Found;
-use super::words::words;
+use super::words::{Word, words};
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::Stream;
@@ -136,7 +136,7 @@ pub(crate) fn after_launch(found: &[Found], function: usize, stream: Stream) {
             let Some(unit) = learning(found) else { continue };
             recorder.hits += 1;
             match recorder.note(unit, stream) {
-                Noted::Began => words().mark_live((function, found.offset)),
+                Noted::Began => words().mark_live(Word::of(function, found.offset)),
                 Noted::GoesOn => {}
                 Noted::Doubtful => recorder.doubtful += 1,
             }
@@ -189,7 +189,8 @@ impl Recorder {
     pub(crate) fn pass_end(&mut self, model: ModelId, keep: bool) {
         let Some(at) = self.active.iter().rposition(|pass| pass.model == model) else { return };
         let mut pass = self.active.remove(at);
-        if let Some(stream) = pass.stream.filter(|_| pass.timed) {
+        // A mark on a stream that captures would become the capture's.
+        if let Some(stream) = pass.stream.filter(|_| pass.timed && keep) {
             pass.end = self.mark(stream);
         }
         if keep {

@@ -95,6 +95,13 @@ pub(crate) fn make(wanted: &[Wanted]) -> Result<Vec<Shadow>, String> {
     Ok(std::mem::take(&mut made.shadows))
 }
 
+/// Gives shadows back that were never put to use.
+pub(crate) fn give_back(shadows: Vec<Shadow>) {
+    let pieces = shadows.iter().flat_map(|shadow| shadow.pieces(0, shadow.bytes));
+    let pinned = pieces.map(|(_, bytes, start)| (start.expose_provenance(), bytes)).collect();
+    drop(Made { shadows, pinned });
+}
+
 /// Shadows under construction: undone when dropped.
 struct Made {
     shadows: Vec<Shadow>,

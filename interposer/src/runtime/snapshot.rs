@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
-use super::streaming::{MAX_DEVICES, ring_of};
+use super::streaming::{self, MAX_DEVICES, ring_of};
 use super::switch::{Decided, peak_gb_per_s};
 use super::world::{Unit, UnitState, World, world};
 use super::{learn, memory, passes, shadow};
@@ -131,35 +131,32 @@ fn owner(world: &World, unit: &Unit) -> Option<String> {
 /// Ring bytes, shadow bytes, and the sum of all rings' counters.
 fn rings() -> (u64, u64, Value) {
     let (mut ring_bytes, mut host_bytes) = (0, 0);
-    let mut sum = [0_u64; 8];
-    let mut bytes = [0_u64; 2];
+    let mut sum = streaming::counted_by_gone_rings();
     let mut failed: Vec<String> = Vec::new();
     for device in 0..MAX_DEVICES as i32 {
         let ring = ring_of(device);
         let Some(ring) = ring.as_ref() else { continue };
         ring_bytes += ring.ring_bytes();
         host_bytes += ring.host_bytes();
-        bytes[0] += ring.bytes_in;
-        bytes[1] += ring.bytes_back;
         failed.extend(ring.failed.iter().map(|(_, what)| what.clone()));
-        let c = ring.pager.counters();
-        let these = [
-            c.uses,
-            c.visits,
-            c.redirects,
-            c.mispredictions,
-            c.demand_loads,
-            c.conflicts,
-            c.pages_in,
-            c.pages_back,
-        ];
-        sum.iter_mut().zip(these).for_each(|(all, one)| *all += one);
+        sum.iter_mut().zip(ring.counted()).for_each(|(all, one)| *all += one);
     }
-    let [uses, visits, redirects, mispredictions, demand_loads, conflicts, pages_in, pages_back] = sum;
+    let [
+        uses,
+        visits,
+        redirects,
+        mispredictions,
+        demand_loads,
+        conflicts,
+        pages_in,
+        pages_back,
+        bytes_in,
+        bytes_back,
+    ] = sum;
     let counters = json!({
         "uses": uses, "visits": visits, "redirects": redirects, "doubtful": redirects, "mispredictions": mispredictions,
         "demand_loads": demand_loads, "conflicts": conflicts, "pages_in": pages_in, "pages_back": pages_back,
-        "bytes_in": bytes[0], "bytes_back": bytes[1], "failed": failed,
+        "bytes_in": bytes_in, "bytes_back": bytes_back, "failed": failed,
     });
     (ring_bytes, host_bytes, counters)
 }

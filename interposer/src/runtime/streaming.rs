@@ -69,6 +69,17 @@ pub(crate) struct Streaming {
 
 static DEVICES: [Mutex<Option<Box<Streaming>>>; MAX_DEVICES] = [const { Mutex::new(None) }; MAX_DEVICES];
 
+/// What a ring counted: the pager's counters in the report's order, then bytes in and bytes back.
+pub(crate) type Counted = [u64; 10];
+
+/// Sums of rings that are gone.
+static GONE: Mutex<Counted> = Mutex::new([0; 10]);
+
+/// What rings counted that are gone.
+pub(crate) fn counted_by_gone_rings() -> Counted {
+    *GONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 /// Locks the ring of a device; none before its first switch-over.
 pub(crate) fn ring_of(device: i32) -> MutexGuard<'static, Option<Box<Streaming>>> {
     let index = usize::try_from(device).unwrap_or(0).min(MAX_DEVICES - 1);
@@ -89,26 +100,27 @@ impl Progress for Gpu {
 }
 
 impl Streaming {
-    /// A ring without units in the current context.
-    pub(crate) fn new(
-        device: i32,
-        context: Context,
-        ring: Vec<Handle>,
-        chunk_pages: u32,
-    ) -> CudaResult<Self> {
+    /// A ring without units, and without its pages yet, in the current context.
+    pub(crate) fn new(device: i32, context: Context, pages: u32, chunk_pages: u32) -> CudaResult<Self> {
         let copies = [stream::create_nonblocking()?, stream::create_nonblocking()?];
         Ok(Self {
             device,
             context,
-            pager: Pager::new(ring.len() as u32, chunk_pages),
+            pager: Pager::new(pages, chunk_pages),
             gpu: Gpu { copies, events: Vec::with_capacity(1024) },
             units: Vec::new(),
-            ring,
+            ring: Vec::new(),
             commands: Vec::with_capacity(1024),
             failed: None,
             bytes_in: 0,
             bytes_back: 0,
         })
+    }
+
+    /// The same with its pages.
+    pub(crate) fn with_pages(mut self, ring: Vec<Handle>) -> Self {
+        self.ring = ring;
+        self
     }
 
     /// Adds a unit; its pages are mapped to its run of the ring, its bytes are in its shadow.
@@ -186,7 +198,8 @@ impl Streaming {
         if free {
             stream::synchronize(self.gpu.copies[CopyStream::Demand as usize])?;
         }
-        Ok(free)
+        // After a failure nobody knows what the shadow holds.
+        self.usable().map(|()| free)
     }
 
     /// Waits for both copy streams.
@@ -204,8 +217,28 @@ impl Streaming {
         self.units.iter().all(Option::is_none)
     }
 
+    /// What it has counted so far.
+    pub(crate) fn counted(&self) -> Counted {
+        let c = self.pager.counters();
+        [
+            c.uses,
+            c.visits,
+            c.redirects,
+            c.mispredictions,
+            c.demand_loads,
+            c.conflicts,
+            c.pages_in,
+            c.pages_back,
+            self.bytes_in,
+            self.bytes_back,
+        ]
+    }
+
     /// Gives everything back to the driver. Nothing is mapped to its pages, and nobody waits for its events.
     pub(crate) fn close(self) {
+        let mut gone = GONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        gone.iter_mut().zip(self.counted()).for_each(|(sum, one)| *sum += one);
+        drop(gone);
         let gone = context::with_current(self.context, || {
             self.drain()?;
             self.gpu.events.iter().try_for_each(|&event| event::destroy(event))?;

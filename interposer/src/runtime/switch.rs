@@ -225,12 +225,34 @@ struct Move {
 
 /// Pins, copies out, remaps. Returns the milliseconds with the gate closed.
 fn put_in_force(request: &Request, plan: &Plan) -> Result<f64, String> {
-    let arena = arena().ok_or("no region exists")?;
     let moves = moves_of(request, plan);
     let wanted: Vec<Wanted> =
         moves.iter().map(|m| Wanted { prefix: (m.address - m.base) / PAGE, pages: m.pages }).collect();
     check_host_memory(moves.iter().map(|m| m.pages * PAGE).sum())?;
     let shadows = shadow::make(&wanted)?;
+    let mut fresh = None;
+    let done = exchange(request, plan, &moves, &shadows, &mut fresh);
+    if done.is_err() {
+        shadow::give_back(shadows);
+        if let Some(ring) = fresh {
+            ring.close();
+        }
+    }
+    let closed_ms = done?;
+    take_back(&moves);
+    Ok(closed_ms)
+}
+
+/// Behind the closed gate: copies out, remaps. Returns the milliseconds that took.
+fn exchange(
+    request: &Request,
+    plan: &Plan,
+    moves: &[Move],
+    shadows: &[Shadow],
+    fresh: &mut Option<Streaming>,
+) -> Result<f64, String> {
+    let arena = arena().ok_or("no region exists")?;
+    *fresh = fresh_ring(request, plan).map_err(|error| format!("no copy streams: {error}"))?;
     let closed = gate::close();
     let since = std::time::Instant::now();
     // Memory is freed behind the closed gate only, so what is there now stays.
@@ -238,25 +260,21 @@ fn put_in_force(request: &Request, plan: &Plan) -> Result<f64, String> {
         return Err("weights were freed meanwhile".to_owned());
     }
     context::synchronize().map_err(|error| format!("waiting for the GPU failed: {error}"))?;
-    copy_out(&moves, &shadows).map_err(|error| format!("copying weights to host memory failed: {error}"))?;
+    copy_out(moves, shadows).map_err(|error| format!("copying weights to host memory failed: {error}"))?;
     let mut world = world();
     let sums = std::thread::scope(|scope| {
-        let sums = scope.spawn(|| verify::checksums(&shadows));
-        let remapped = remap(&mut world, request, plan, &moves);
+        let sums = scope.spawn(|| verify::checksums(shadows));
+        let remapped = remap(&mut world, request, plan, moves);
         let sums = sums.join().unwrap_or_default();
         remapped.map(|ring| (sums, ring))
     });
-    let (sums, ring) = sums.map_err(|error| {
-        format!("remapping failed half-way: {error}; these weights cannot be used any more")
-    })?;
-    install(&mut world, request, ring, &moves, &shadows, &sums)
-        .map_err(|error| format!("the ring could not be set up: {error}"))?;
-    mark(&mut world, arena, request, &moves);
+    let (sums, ring) = sums.map_err(|error| format!("remapping failed: {error}"))?;
+    let fresh = fresh.take().zip(ring).map(|(fresh, handles)| fresh.with_pages(handles));
+    install(&mut world, request, fresh, moves, shadows, &sums);
+    mark(&mut world, arena, request, moves);
     drop(world);
     drop(closed);
-    let closed_ms = since.elapsed().as_secs_f64() * 1e3;
-    take_back(&moves);
-    Ok(closed_ms)
+    Ok(since.elapsed().as_secs_f64() * 1e3)
 }
 
 fn is_learnt(world: &World, id: UnitId) -> bool {
@@ -328,7 +346,7 @@ fn copy_out(moves: &[Move], shadows: &[Shadow]) -> CudaResult<()> {
     stream::destroy(on)
 }
 
-/// From private pages to the ring. Returns the ring's handles where there was no ring before.
+/// From private pages to the ring: new handles where there is no ring yet. After an error everything is as it was, or without memory.
 fn remap(
     world: &mut World,
     request: &Request,
@@ -336,19 +354,44 @@ fn remap(
     moves: &[Move],
 ) -> CudaResult<Option<Vec<Handle>>> {
     let existing = ring_of(request.device).as_ref().map(|ring| ring.ring.clone());
-    let mut ring = existing.clone().unwrap_or_default();
-    for m in moves {
-        vmm::unmap(m.address, (m.pages * PAGE) as usize)?;
-        let Some(region) = world.region_of_mut(m.address) else { continue };
-        let first = ((m.address - region.base) / PAGE) as usize;
-        for handle in region.handles.iter_mut().skip(first).take(m.pages as usize).filter_map(Option::take) {
-            if existing.is_none() && (ring.len() as u64) < plan.ring_pages {
-                ring.push(handle);
-            } else {
-                vmm::release(handle)?;
+    let mut own: Vec<Vec<Handle>> = Vec::with_capacity(moves.len());
+    match onto_ring(world, request, plan, moves, existing.as_deref(), &mut own) {
+        Ok(ring) => {
+            // The rest of the demoted pages goes back to the driver.
+            let kept = if existing.is_none() { ring.len() } else { 0 };
+            for handle in own.into_iter().flatten().skip(kept) {
+                let _ = vmm::release(handle);
             }
+            Ok(existing.is_none().then_some(ring))
+        }
+        Err(error) => {
+            if let Err(again) = put_back(world, request.device, moves, own) {
+                log::error!(
+                    "weights have lost their memory, launches that read them fail: {error}, then {again}"
+                );
+            }
+            Err(error)
         }
     }
+}
+
+/// Unmaps, then maps to the ring. The handles that the moves had are in `own`, also after an error; those of a new ring are the first of them.
+fn onto_ring(
+    world: &mut World,
+    request: &Request,
+    plan: &Plan,
+    moves: &[Move],
+    existing: Option<&[Handle]>,
+    own: &mut Vec<Vec<Handle>>,
+) -> CudaResult<Vec<Handle>> {
+    for m in moves {
+        vmm::unmap(m.address, (m.pages * PAGE) as usize)?;
+        own.push(handles_of(world, m).into_iter().filter_map(Option::take).collect());
+    }
+    let ring: Vec<Handle> = match existing {
+        Some(ring) => ring.to_vec(),
+        None => own.iter().flatten().take(plan.ring_pages as usize).copied().collect(),
+    };
     for m in moves {
         for page in 0..m.pages {
             let handle = ring[((m.ring_start + page) % ring.len() as u64) as usize];
@@ -356,23 +399,58 @@ fn remap(
         }
         vmm::allow(m.address, (m.pages * PAGE) as usize, request.device)?;
     }
-    Ok(existing.is_none().then_some(ring))
+    Ok(ring)
+}
+
+/// What backs the move's pages as the region knows it.
+fn handles_of<'a>(world: &'a mut World, m: &Move) -> Vec<&'a mut Option<Handle>> {
+    let Some(region) = world.region_of_mut(m.address) else { return Vec::new() };
+    let first = ((m.address - region.base) / PAGE) as usize;
+    region.handles.iter_mut().skip(first).take(m.pages as usize).collect()
+}
+
+/// The private pages come back under their addresses; nothing has been copied over them.
+fn put_back(world: &mut World, device: i32, moves: &[Move], own: Vec<Vec<Handle>>) -> CudaResult<()> {
+    let taken = || moves.iter().zip(&own);
+    // First all pages of the ring leave: a weight without memory is an error that everybody sees, another weight's bytes are none.
+    for (m, _) in taken() {
+        // Where nothing is mapped there is nothing to unmap; where something stays, the mapping below is refused.
+        let _ = vmm::unmap(m.address, (m.pages * PAGE) as usize);
+    }
+    for (m, handles) in taken() {
+        for (page, &handle) in (0..).zip(handles) {
+            vmm::map(m.address + page * PAGE, PAGE as usize, handle)?;
+        }
+        vmm::allow(m.address, (m.pages * PAGE) as usize, device)?;
+        for (slot, &handle) in handles_of(world, m).into_iter().zip(handles) {
+            *slot = Some(handle);
+        }
+    }
+    Ok(())
+}
+
+/// A ring that has its streams, and no pages yet, where there is none: all that can be refused is asked for before anything is unmapped.
+fn fresh_ring(request: &Request, plan: &Plan) -> CudaResult<Option<Streaming>> {
+    if ring_of(request.device).is_some() {
+        return Ok(None);
+    }
+    let chunk = request.plan.chunk_pages as u32;
+    Streaming::new(request.device, context::current()?, plan.ring_pages as u32, chunk).map(Some)
 }
 
 fn install(
     world: &mut World,
     request: &Request,
-    ring: Option<Vec<Handle>>,
+    fresh: Option<Streaming>,
     moves: &[Move],
     shadows: &[Shadow],
     sums: &[u64],
-) -> CudaResult<()> {
+) {
     let mut guard = ring_of(request.device);
-    if let Some(handles) = ring {
-        let chunk = request.plan.chunk_pages as u32;
-        *guard = Some(Box::new(Streaming::new(request.device, context::current()?, handles, chunk)?));
+    if let Some(fresh) = fresh {
+        *guard = Some(Box::new(fresh));
     }
-    let Some(streaming) = guard.as_mut() else { return Ok(()) };
+    let Some(streaming) = guard.as_mut() else { return };
     for ((m, shadow), &sum) in moves.iter().zip(shadows).zip(sums) {
         let mut shadow = *shadow;
         if let Some(view) = shadow.view
@@ -402,7 +480,6 @@ fn install(
         uses.dedup_by_key(|(unit, _)| *unit);
         streaming.pager.set_order(profile.model, &uses);
     }
-    Ok(())
 }
 
 /// The view of a split unit begins with its private pages under a second address.

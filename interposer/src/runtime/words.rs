@@ -2,10 +2,26 @@
 //! The proof itself is `verify`'s matter; what follows from it is the pager's.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// A word: the function handle, and the word's offset in its parameters.
-pub(crate) type Word = (usize, u32);
+/// A word: the function handle, the word's offset in its parameters, and which of the functions that ever had this handle.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Word {
+    function: usize,
+    offset: u32,
+    generation: u32,
+}
+
+/// Counts unloads. Checks that were under way at one speak of words that nobody asks for any more.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+impl Word {
+    /// The word at `offset` of the function that has this handle now.
+    pub(crate) fn of(function: usize, offset: u32) -> Self {
+        Self { function, offset, generation: GENERATION.load(Ordering::Acquire) }
+    }
+}
 
 /// Clean checks after which a word counts as read-only.
 const PROOFS: u8 = 2;
@@ -75,6 +91,7 @@ impl Words {
 
     /// A module was unloaded: function handles may come back for other kernels.
     pub(crate) fn forget_all(&mut self) {
+        GENERATION.fetch_add(1, Ordering::AcqRel);
         self.0 = None;
     }
 }
@@ -86,7 +103,7 @@ mod tests {
     #[test]
     fn a_word_is_read_only_after_two_clean_checks_and_never_after_a_change() {
         let mut words = Words::default();
-        let word = (4096, 8);
+        let word = Word::of(4096, 8);
         words.judge(word, true);
         assert!(!words.reads_only(word));
         words.judge(word, true);
@@ -99,8 +116,19 @@ mod tests {
     #[test]
     fn an_unloaded_module_takes_what_was_known_with_it() {
         let mut words = Words::default();
-        words.mark_live((1, 0));
+        words.mark_live(Word::of(1, 0));
         words.forget_all();
-        assert!(!words.is_live((1, 0)));
+        assert!(!words.is_live(Word::of(1, 0)));
+    }
+
+    #[test]
+    fn checks_that_an_unload_overtook_prove_nothing_of_the_next_kernel_with_the_handle() {
+        let mut words = Words::default();
+        let before = Word::of(1, 0);
+        words.judge(before, true);
+        words.forget_all();
+        words.judge(before, true);
+        words.judge(before, true);
+        assert!(!words.reads_only(Word::of(1, 0)));
     }
 }
