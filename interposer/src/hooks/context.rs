@@ -1,6 +1,6 @@
 //! Handlers of contexts and streams that end.
 
-use super::Call;
+use super::{Call, module};
 use crate::ffi::context::Context;
 use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
@@ -9,6 +9,8 @@ use crate::runtime::{contexts, streaming};
 
 pub(super) fn destroy(_call: &Call<unsafe extern "C" fn(CUcontext) -> CUresult>, ctx: CUcontext) -> Outcome {
     contexts::gone(Context::from(ctx));
+    // Its modules go with it.
+    module::forget();
     Outcome::Bypass(Reason::Observed)
 }
 
@@ -17,6 +19,7 @@ pub(super) fn reset_primary(
     device: CUdevice,
 ) -> Outcome {
     contexts::device_reset(device);
+    module::forget();
     Outcome::Bypass(Reason::Observed)
 }
 
@@ -24,6 +27,7 @@ pub(super) fn release_primary(
     _call: &Call<unsafe extern "C" fn(CUdevice) -> CUresult>,
     _device: CUdevice,
 ) -> Outcome {
+    module::forget();
     Outcome::Bypass(Reason::Observed)
 }
 

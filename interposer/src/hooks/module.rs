@@ -6,7 +6,7 @@ use crate::outcome::{Outcome, Reason};
 use crate::runtime::{layouts, words};
 
 /// Handles of its kernels may come back for others.
-fn forget() {
+pub(super) fn forget() {
     layouts::forget_all();
     words::words().forget_all();
 }
