@@ -510,10 +510,12 @@ fn next_is_unit_1() -> World {
 
 #[test]
 fn prefetch_leaves_a_unit_in_use() {
-    let mut world = next_is_unit_1();
+    let mut world = World::new(4, 2, SAME, 0);
+    set_order(&mut world, &[0, 1]);
+    world.launch(S1, &[reads(0)]);
     world.gpu.drain();
     world.prefetch(S1);
-    assert_eq!(pages_in(&world.take_journal(), CopyStream::Prefetch), 0);
+    assert_eq!(pages_in(&world.take_journal(), CopyStream::Prefetch), 2, "unit 0, and nothing over it");
 }
 
 #[test]
