@@ -32,6 +32,8 @@ struct Scratch {
     found: Vec<Found>,
     hits: Vec<Hit>,
     verdicts: Vec<Verdict>,
+    /// Of each hit that may write a shadow: the shadow's checksum before the launch.
+    before: Vec<Option<u64>>,
     patched: Patched,
 }
 
@@ -161,6 +163,7 @@ fn launch_streamed(
             ring.launched(launch.stream, &scratch.hits, &scratch.verdicts);
             return Err(unit);
         }
+        open_rewrites(ring, scratch);
         redirect(ring, parameters, scratch);
     }
     let redirected = scratch.verdicts.iter().any(|verdict| !verdict.in_place());
@@ -211,6 +214,16 @@ fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
     }
 }
 
+/// Shadows that the launch may write have no checksum until it is recorded.
+fn open_rewrites(ring: &mut Streaming, scratch: &mut Scratch) {
+    let Scratch { hits, verdicts, before, .. } = scratch;
+    before.clear();
+    before.extend(hits.iter().zip(verdicts).map(|(hit, verdict)| {
+        let writes = !verdict.in_place() && hit.access == Access::Write;
+        ring.unit_mut(hit.unit).filter(|_| writes).and_then(verify::before_redirect)
+    }));
+}
+
 /// A unit that is neither in place nor to be redirected.
 fn stuck(scratch: &Scratch) -> Option<UnitId> {
     let mut both = scratch.hits.iter().zip(&scratch.verdicts);
@@ -223,7 +236,7 @@ fn redirect(ring: &Streaming, parameters: Parameters, scratch: &mut Scratch) {
     if scratch.verdicts.iter().all(|verdict| verdict.in_place()) {
         return;
     }
-    let Scratch { found, hits, verdicts, patched } = scratch;
+    let Scratch { found, hits, verdicts, patched, .. } = scratch;
     let changes = found.iter().filter_map(|found| {
         let Meaning::Streamed(unit) = found.meaning else { return None };
         let at = hits.iter().position(|hit| hit.unit == unit)?;
@@ -240,7 +253,7 @@ fn redirect(ring: &Streaming, parameters: Parameters, scratch: &mut Scratch) {
 /// What the launch taught: words that begin uses are live; words that may have written are suspects of the next write-back.
 fn note_words(ring: &mut Streaming, launch: Launch, scratch: &Scratch) {
     let (context, device) = (ring.context, ring.device);
-    for (hit, verdict) in scratch.hits.iter().zip(&scratch.verdicts) {
+    for ((hit, verdict), before) in scratch.hits.iter().zip(&scratch.verdicts).zip(&scratch.before) {
         let shown = scratch.found.iter().filter(|found| found.meaning == Meaning::Streamed(hit.unit));
         if *verdict == Verdict::Began {
             let mut words = words();
@@ -261,7 +274,7 @@ fn note_words(ring: &mut Streaming, launch: Launch, scratch: &Scratch) {
                 }
             }
         } else {
-            verify::after_redirect(context, device, hit.unit, unit, launch.stream, &open);
+            verify::after_redirect(context, device, hit.unit, unit, launch.stream, *before, &open);
         }
     }
 }

@@ -47,17 +47,26 @@ pub(crate) fn after_write_back(
     enqueue(context, device, id, unit, on, before, suspects);
 }
 
-/// A launch on `on` was pointed at the unit's shadow by words that are not proven read-only. One of them is checked, if none of them is already:
-/// a checksum takes long, and dead words meet many units.
+/// A launch that may write is about to be pointed at the unit's shadow. From here on no checksum is the shadow's: a check that is under way might
+/// otherwise end between the launch and its record, and take the launch's writes for what was there before. Returns the one that held so far.
+pub(crate) fn before_redirect(unit: &mut StreamedUnit) -> Option<u64> {
+    unit.shadow_writes += 1;
+    unit.checksum.take()
+}
+
+/// A launch on `on` was pointed at the unit's shadow, which had the checksum `before`, by words that are not proven read-only. One of them is checked,
+/// if none of them is already: a checksum takes long, and dead words meet many units.
 pub(crate) fn after_redirect(
     context: Context,
     device: i32,
     id: UnitId,
     unit: &mut StreamedUnit,
     on: Stream,
+    before: Option<u64>,
     suspects: &[Word],
 ) {
-    let before = unit.checksum.take();
+    // Another such launch may have been made, and checked, meanwhile.
+    unit.checksum = None;
     unit.shadow_writes += 1;
     if before.is_none() || suspects.is_empty() {
         return;
@@ -84,11 +93,10 @@ fn enqueue(
     before: Option<u64>,
     suspects: Vec<Word>,
 ) {
-    let Ok(done) = event::create(false) else { return };
-    if event::record(done, on).is_err() {
-        let _ = event::destroy(done);
-        return;
-    }
+    let Some(done) = mark(on) else {
+        let mut words = words();
+        return suspects.into_iter().for_each(|word| words.end_check(word));
+    };
     let job = Job {
         context,
         device,
@@ -102,6 +110,16 @@ fn enqueue(
     let queue = QUEUE.get_or_init(start).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     // A queue without its thread means that the process is ending.
     let _ = queue.send(job);
+}
+
+/// An event behind what is on the stream so far.
+fn mark(on: Stream) -> Option<Event> {
+    let done = event::create(false).ok()?;
+    if event::record(done, on).is_err() {
+        let _ = event::destroy(done);
+        return None;
+    }
+    Some(done)
 }
 
 fn start() -> Mutex<Sender<Job>> {
@@ -168,13 +186,10 @@ fn checksum_fast(shadow: &Shadow) -> u64 {
     let mut sums = vec![0_u8; pieces * 8];
     let threads = std::thread::available_parallelism().map_or(2, usize::from).div_ceil(2).min(8);
     let share = pieces.div_ceil(threads).max(1);
-    std::thread::scope(|scope| {
-        for (bytes, sums) in bytes.chunks(share * PIECE).zip(sums.chunks_mut(share * 8)) {
-            scope.spawn(move || {
-                for (piece, sum) in bytes.chunks(PIECE).zip(sums.chunks_mut(8)) {
-                    sum.copy_from_slice(&xxh3_64(piece).to_le_bytes());
-                }
-            });
+    let parts = bytes.chunks(share * PIECE).zip(sums.chunks_mut(share * 8));
+    for_each_on_threads(parts, |(bytes, sums)| {
+        for (piece, sum) in bytes.chunks(PIECE).zip(sums.chunks_mut(8)) {
+            sum.copy_from_slice(&xxh3_64(piece).to_le_bytes());
         }
     });
     xxh3_64(&sums)
@@ -185,16 +200,31 @@ pub(crate) fn checksums(shadows: &[Shadow]) -> Vec<u64> {
     let threads = std::thread::available_parallelism().map_or(4, usize::from).min(16);
     let mut sums = vec![0; shadows.len()];
     let share = shadows.len().div_ceil(threads).max(1);
-    std::thread::scope(|scope| {
-        for (shadows, sums) in shadows.chunks(share).zip(sums.chunks_mut(share)) {
-            scope.spawn(move || {
-                for (shadow, sum) in shadows.iter().zip(sums) {
-                    *sum = checksum(shadow);
-                }
-            });
+    for_each_on_threads(shadows.chunks(share).zip(sums.chunks_mut(share)), |(shadows, sums)| {
+        for (shadow, sum) in shadows.iter().zip(sums) {
+            *sum = checksum(shadow);
         }
     });
     sums
+}
+
+/// Each part on a thread of its own; on this one where the system gives no more threads.
+fn for_each_on_threads<T: Send>(parts: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
+    let work = &work;
+    std::thread::scope(|scope| {
+        for part in parts {
+            // A thread that cannot be made drops its work: the part stays where both can get it.
+            let part = Mutex::new(Some(part));
+            let part = std::sync::Arc::new(part);
+            let theirs = std::sync::Arc::clone(&part);
+            let take =
+                |part: &Mutex<Option<T>>| part.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+            let run = move || take(&theirs).into_iter().for_each(work);
+            if std::thread::Builder::new().spawn_scoped(scope, run).is_err() {
+                take(&part).into_iter().for_each(work);
+            }
+        }
+    });
 }
 
 #[cfg(test)]
