@@ -9,18 +9,36 @@ use std::ffi::CStr;
 /// No kernel has more parameters: 32,764 bytes of them at most, of at least one byte. Guards against a driver that never says "no more".
 const PARAMETERS_MAX: usize = 32_764;
 
-fn layout(info: impl Fn(usize, &mut usize, &mut usize) -> CUresult) -> Option<Vec<(usize, usize)>> {
+fn layout(info: impl Fn(usize, &mut usize, &mut usize) -> CUresult) -> Result<Vec<(usize, usize)>, CUresult> {
     let mut parameters = Vec::new();
     for index in 0..PARAMETERS_MAX {
         let (mut offset, mut size) = (0, 0);
         match info(index, &mut offset, &mut size) {
             CUresult::CUDA_SUCCESS => parameters.push((offset, size)),
             // The driver tells the end in no other way (the count call came in 13.2).
-            CUresult::CUDA_ERROR_INVALID_VALUE => return Some(parameters),
-            _ => return None,
+            CUresult::CUDA_ERROR_INVALID_VALUE => return Ok(parameters),
+            code => return Err(code),
         }
     }
-    None
+    Err(CUresult::CUDA_ERROR_UNKNOWN)
+}
+
+/// What two opinions on a handle of unknown kind come to. An empty list may mean the wrong kind: it is believed only if the other form does not
+/// know the handle, and not if the other form could not be asked.
+fn agreed(
+    by_function: Result<Vec<(usize, usize)>, CUresult>,
+    by_kernel: impl FnOnce() -> Result<Vec<(usize, usize)>, CUresult>,
+) -> Option<Vec<(usize, usize)>> {
+    let list = match by_function {
+        Ok(list) if !list.is_empty() => return Some(list),
+        other => other,
+    };
+    match (list, by_kernel()) {
+        (_, Ok(list)) if !list.is_empty() => Some(list),
+        (Ok(list), Ok(_) | Err(CUresult::CUDA_ERROR_INVALID_HANDLE))
+        | (Err(CUresult::CUDA_ERROR_INVALID_HANDLE), Ok(list)) => Some(list),
+        _ => None,
+    }
 }
 
 /// Offset and size, in bytes, of every parameter of the kernel behind the handle that a launch was given: a `CUfunction`, or (what
@@ -29,15 +47,12 @@ pub(crate) fn param_layout(function: CUfunction) -> Option<Vec<(usize, usize)>> 
     // SAFETY: the pointers are to locals; the driver refuses a handle of the other kind.
     let by_function =
         layout(|i, offset, size| unsafe { driver().cuFuncGetParamInfo(function, i, offset, size) });
-    // A CUkernel given to the function form answers INVALID_VALUE or INVALID_HANDLE at once: an empty list needs the second opinion.
-    if by_function.as_ref().is_some_and(|parameters| !parameters.is_empty()) {
-        return by_function;
-    }
     let kernel: CUkernel = function.cast();
     // SAFETY: as above.
     let by_kernel =
-        layout(|i, offset, size| unsafe { driver().cuKernelGetParamInfo(kernel, i, offset, size) });
-    by_kernel.or(by_function)
+        || layout(|i, offset, size| unsafe { driver().cuKernelGetParamInfo(kernel, i, offset, size) });
+    // A CUkernel given to the function form answers INVALID_VALUE or INVALID_HANDLE at once.
+    agreed(by_function, by_kernel)
 }
 
 /// The kernel's (mangled) name, for reports.
@@ -66,12 +81,24 @@ mod tests {
             (*offset, *size) = (index * 8, 8);
             if index < 3 { CUresult::CUDA_SUCCESS } else { CUresult::CUDA_ERROR_INVALID_VALUE }
         });
-        assert_eq!(three, Some(vec![(0, 8), (8, 8), (16, 8)]));
-        assert_eq!(layout(|_, _, _| CUresult::CUDA_ERROR_INVALID_HANDLE), None);
-        assert_eq!(
-            layout(|_, _, _| CUresult::CUDA_SUCCESS),
-            None,
+        assert_eq!(three, Ok(vec![(0, 8), (8, 8), (16, 8)]));
+        let refused = CUresult::CUDA_ERROR_INVALID_HANDLE;
+        assert_eq!(layout(|_, _, _| refused), Err(refused));
+        assert!(
+            layout(|_, _, _| CUresult::CUDA_SUCCESS).is_err(),
             "a driver that never ends is not believed"
         );
+    }
+
+    #[test]
+    fn no_parameters_are_believed_only_of_a_kernel_that_both_forms_were_asked_about() {
+        let unknown = CUresult::CUDA_ERROR_INVALID_HANDLE;
+        let unsupported = CUresult::CUDA_ERROR_NOT_SUPPORTED;
+        assert_eq!(agreed(Ok(Vec::new()), || Ok(vec![(0, 8)])), Some(vec![(0, 8)]));
+        assert_eq!(agreed(Ok(Vec::new()), || Err(unknown)), Some(Vec::new()));
+        assert_eq!(agreed(Ok(Vec::new()), || Ok(Vec::new())), Some(Vec::new()));
+        assert_eq!(agreed(Ok(Vec::new()), || Err(unsupported)), None);
+        assert_eq!(agreed(Err(unsupported), || Ok(Vec::new())), None);
+        assert_eq!(agreed(Err(unknown), || Err(unknown)), None);
     }
 }
