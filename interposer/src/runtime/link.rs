@@ -5,6 +5,7 @@
 use flextensor_core::link::{LinkCurve, LinkPoint};
 
 use super::shadow::{self, Wanted};
+use super::touched::Touched;
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::Stream;
 use crate::ffi::{copy, event, stream, vmm};
@@ -29,7 +30,8 @@ pub(crate) fn measure() -> Result<LinkCurve, String> {
 fn host_buffer(bytes: u64) -> Result<usize, String> {
     static BUFFER: std::sync::OnceLock<Result<usize, String>> = std::sync::OnceLock::new();
     let make = || {
-        let shadows = shadow::make(&[Wanted { prefix: 0, pages: bytes / super::arena::PAGE }])?;
+        let shadows =
+            shadow::make(&[Wanted { prefix: 0, pages: bytes / super::arena::PAGE }], Touched::default())?;
         let first = shadows.first().ok_or("no buffer")?;
         Ok(first.bytes().0.expose_provenance())
     };

@@ -133,7 +133,11 @@ fn prepare_host_memory(world: &World, id: ModelId) {
     let over = world.private_weight_bytes(model.device).saturating_sub(budget);
     // The ring comes on top of what exceeds the budget: half a GiB is more than most take.
     let wanted = if over == 0 { 0 } else { (over + RING_GUESS.min(budget / 4)).min(streamable) };
-    if shadow::available_bytes().is_some_and(|available| wanted < available) {
+    let allowed = |available: u64| {
+        let limit = super::config().host_mem_limit_for(available);
+        wanted < available && limit.is_none_or(|limit| wanted + shadow::pinned_bytes() <= limit)
+    };
+    if shadow::available_bytes().is_some_and(allowed) {
         touched::prepare(wanted);
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use super::arena::PAGE;
-use super::touched;
+use super::touched::{self, Touched};
 use crate::ffi::{host, vmm};
 
 /// Longest registration: a longer one holds the driver's locks for long, and stalls launches.
@@ -69,18 +69,18 @@ pub(crate) struct Wanted {
     pub(crate) pages: u64,
 }
 
-/// Makes pinned, touched shadows for all units, or nothing.
+/// Makes pinned, touched shadows for all units, or nothing; out of memory that was touched ahead as far as there is any.
 ///
 /// # Errors
 /// A sentence that names what was refused, and how many bytes were asked for.
-pub(crate) fn make(wanted: &[Wanted]) -> Result<Vec<Shadow>, String> {
+pub(super) fn make(wanted: &[Wanted], ahead: Touched) -> Result<Vec<Shadow>, String> {
     let mut made = Made { shadows: Vec::with_capacity(wanted.len()), pinned: Vec::new() };
     for want in wanted {
         let (prefix, bytes) = (want.prefix * PAGE, want.pages * PAGE);
         let at = addresses(prefix.next_multiple_of(STRIDE) + bytes.next_multiple_of(STRIDE));
         made.shadows.push(place(at, prefix, bytes)?);
     }
-    fault_in(&made.shadows);
+    fault_in(&made.shadows, ahead);
     for shadow in made.shadows.clone() {
         for (_, bytes, start) in shadow.pieces(0, shadow.bytes) {
             // SAFETY: the memory is ours and stays mapped until it is unregistered or the process ends.
@@ -192,9 +192,8 @@ fn open_prefix(at: usize, bytes: u64) -> Option<u64> {
 }
 
 /// Faults every page in: with pages that were touched ahead as far as they go, then by many threads, since a single one zeroes a few GB/s only.
-fn fault_in(shadows: &[Shadow]) {
+fn fault_in(shadows: &[Shadow], mut touched: Touched) {
     const STEP: u64 = 32 << 20;
-    let mut touched = touched::take();
     let mut steps: Vec<(usize, usize)> = Vec::new();
     for shadow in shadows {
         let ready = touched.move_to(shadow.start, shadow.bytes as usize) as u64;
@@ -202,18 +201,21 @@ fn fault_in(shadows: &[Shadow]) {
         steps.extend(rest.map(|at| (shadow.start + at as usize, STEP.min(shadow.bytes - at) as usize)));
     }
     let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..touched::threads().min(steps.len()) {
-            scope.spawn(|| {
-                while let Some(&(start, bytes)) = steps.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    touched::touch(start, bytes);
-                }
-            });
+    let work = || {
+        while let Some(&(start, bytes)) = steps.get(next.fetch_add(1, Ordering::Relaxed)) {
+            touched::touch(start, bytes);
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..touched::threads().min(steps.len()) {
+            // Where the system gives no more threads, those that there are do it all.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
     });
 }
 
-/// Host bytes that may be taken: what the kernel says is available, and what the control group leaves, less a twentieth.
+/// Host bytes that may be taken: what the kernel says is available, and what the control group leaves (files in memory make room), less a twentieth.
 pub(crate) fn available_bytes() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let kib = |key: &str| {
@@ -226,14 +228,29 @@ pub(crate) fn available_bytes() -> Option<u64> {
         std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok()
     };
     if let (Some(max), Some(current)) = (read("memory.max"), read("memory.current")) {
-        available = available.min(max.saturating_sub(current));
+        let stat = std::fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
+        available = available.min(max.saturating_sub(current.saturating_sub(bytes_of_files(&stat))));
     }
     Some(available / 20 * 19)
+}
+
+/// Bytes that a control group's `memory.stat` says files have in memory: the kernel drops them when memory is wanted.
+fn bytes_of_files(stat: &str) -> u64 {
+    let value = |line: &str| {
+        let (key, bytes) = line.split_once(' ')?;
+        matches!(key, "inactive_file" | "active_file").then(|| bytes.trim().parse::<u64>().ok())?
+    };
+    stat.lines().filter_map(value).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_in_memory_count_as_room() {
+        assert_eq!(bytes_of_files("anon 700\nfile 90\ninactive_file 40\nactive_file 2\nshmem 8\n"), 42);
+    }
 
     #[test]
     fn no_piece_of_a_shadow_crosses_a_registration() {

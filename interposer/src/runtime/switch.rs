@@ -18,6 +18,7 @@ use super::arena::{Arena, Meaning, PAGE, arena};
 use super::private::{self, Why};
 use super::shadow::{self, Shadow, Wanted};
 use super::streaming::{StreamedUnit, Streaming, ring_of};
+use super::touched::{self, Touched};
 use super::world::{UnitState, World, world};
 use super::{gate, learn, link, verify};
 use crate::ffi::result::CudaResult;
@@ -51,6 +52,8 @@ static SWITCHING: Mutex<()> = Mutex::new(());
 pub(crate) fn switch_over(id: ModelId) {
     let _only = SWITCHING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let begun = std::time::Instant::now();
+    // From here on nobody touches memory ahead, also so that the link is measured alone.
+    let ahead = touched::take();
     learn::recorder(learn::Recorder::settle);
     let curve = link::measure().unwrap_or_else(|error| {
         log::info!("the link could not be measured ({error}); assuming a PCIe 5.0 x16 one");
@@ -69,7 +72,7 @@ pub(crate) fn switch_over(id: ModelId) {
     if !streams {
         return settle_resident(&request, plan);
     }
-    match put_in_force(&request, &plan) {
+    match put_in_force(&request, &plan, ahead) {
         Ok(closed_ms) => {
             let took_ms = begun.elapsed().as_secs_f64() * 1e3;
             announce(&request, &plan);
@@ -224,12 +227,12 @@ struct Move {
 }
 
 /// Pins, copies out, remaps. Returns the milliseconds with the gate closed.
-fn put_in_force(request: &Request, plan: &Plan) -> Result<f64, String> {
+fn put_in_force(request: &Request, plan: &Plan, ahead: Touched) -> Result<f64, String> {
     let moves = moves_of(request, plan);
     let wanted: Vec<Wanted> =
         moves.iter().map(|m| Wanted { prefix: (m.address - m.base) / PAGE, pages: m.pages }).collect();
-    check_host_memory(moves.iter().map(|m| m.pages * PAGE).sum())?;
-    let shadows = shadow::make(&wanted)?;
+    check_host_memory(moves.iter().map(|m| m.pages * PAGE).sum(), ahead.left())?;
+    let shadows = shadow::make(&wanted, ahead)?;
     let mut fresh = None;
     let done = exchange(request, plan, &moves, &shadows, &mut fresh);
     if done.is_err() {
@@ -313,9 +316,10 @@ fn moves_of(request: &Request, plan: &Plan) -> Vec<Move> {
     plan.layout.iter().filter(|run| request.mine.contains(&run.unit)).filter_map(of).collect()
 }
 
-fn check_host_memory(bytes: u64) -> Result<(), String> {
+/// `ahead`: bytes that were taken for shadows before.
+fn check_host_memory(bytes: u64, ahead: u64) -> Result<(), String> {
     let config = super::config();
-    let available = shadow::available_bytes();
+    let available = shadow::available_bytes().map(|available| available.saturating_add(ahead));
     if let Some(available) = available.filter(|&available| available < bytes) {
         return Err(format!(
             "shadows need {} of host memory, and {} are available",

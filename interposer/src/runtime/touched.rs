@@ -84,7 +84,8 @@ fn map_aligned(bytes: usize) -> Option<usize> {
     Some(start)
 }
 
-/// Touched memory that is handed out piece by piece; the rest goes back when this is dropped.
+/// Touched memory that is handed out piece by piece; the rest goes back when this is dropped. The default is none.
+#[derive(Default)]
 pub(super) struct Touched {
     start: usize,
     touched: usize,
@@ -95,7 +96,7 @@ pub(super) struct Touched {
 /// Ends the touching, and gives out what was touched.
 pub(super) fn take() -> Touched {
     let pool = POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-    let Some(pool) = pool else { return Touched { start: 0, touched: 0, used: 0, bytes: 0 } };
+    let Some(pool) = pool else { return Touched::default() };
     pool.stop.store(true, Ordering::Relaxed);
     for thread in pool.threads {
         let _ = thread.join();
@@ -106,6 +107,11 @@ pub(super) fn take() -> Touched {
 }
 
 impl Touched {
+    /// Touched bytes that nobody has yet: memory that the process has taken already.
+    pub(super) fn left(&self) -> u64 {
+        (self.touched - self.used) as u64
+    }
+
     /// Moves touched pages over the first bytes of a mapping of ours at `to`, as many as there are. Returns their number.
     pub(super) fn move_to(&mut self, to: usize, bytes: usize) -> usize {
         let count = bytes.min(self.touched - self.used) / PAGE as usize * PAGE as usize;
@@ -151,11 +157,12 @@ mod tests {
             std::thread::yield_now();
         }
         let mut touched = take();
-        assert_eq!(touched.touched as u64, 4 * PAGE);
+        assert_eq!(touched.left(), 4 * PAGE);
         let target = map_aligned(8 * PAGE as usize).expect("a little memory");
         assert_eq!(touched.move_to(target, 3 * PAGE as usize) as u64, 3 * PAGE);
         assert_eq!(touched.move_to(target + 3 * PAGE as usize, 5 * PAGE as usize) as u64, PAGE);
         assert_eq!(touched.move_to(target + 4 * PAGE as usize, PAGE as usize), 0, "nothing is left");
+        assert_eq!(touched.left(), 0);
         touch(target, 4 * PAGE as usize);
     }
 }
