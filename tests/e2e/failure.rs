@@ -104,6 +104,12 @@ fn memory_that_is_refused_to_a_weight_that_must_be_private_is_an_error_of_the_la
     assert!(outcome.stderr.contains("cuLaunchKernel returned 2"), "{}", outcome.describe());
 }
 
+#[test]
+fn a_length_that_makes_no_sense_is_the_drivers_to_refuse() {
+    let outcome = told_well(streamed("a length that makes no sense").sim("STRICT", "0"));
+    assert_eq!((said(&outcome, "filled"), said(&outcome, "copied")), (1, 1), "{}", outcome.describe());
+}
+
 /// Calls of ours that a driver may refuse at any moment.
 const CALLS: &[&str] = &[
     "cuCtxGetCurrent",

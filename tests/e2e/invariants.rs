@@ -45,6 +45,7 @@ fn invariant_4_what_one_launch_reads_never_shares_pages() {
 #[test]
 fn invariant_4_what_is_read_through_pointers_stays_until_its_owner_returns() {
     told_well(streamed("pointers in an owner"));
+    told_well(streamed("pointers in an owner that another thread leaves"));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod failure;
 mod fork;
 mod graphs;
 mod invariants;
+mod launch_cost;
 mod options;
 mod paging;
 mod threads;

@@ -39,7 +39,7 @@ enum When {
 /// After the switch-over a kernel runs that never ran before. Says how often the driver was asked for parameters until then.
 fn an_unknown_kernel() -> Told {
     let scene = Scene::learnt(COUNT, PAGES)?;
-    super::say("asked", super::pages::device_bytes("calls:cuFuncGetParamInfo"));
+    super::say("asked", super::pages::device_bytes("calls:cuKernelGetParamInfo"));
     for at in [2, 5] {
         let weight = scene.weights[at];
         let words = vec![0, weight.address, weight.bytes, weight.seed, scene.counter, 0, 0, 0];

@@ -30,7 +30,16 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a kernel that adds" => a_kernel_that_adds(),
         "two weights in one launch" => two_in_one_launch(),
         "a stale word" => a_stale_word(),
-        "pointers in an owner" => pointers_in_an_owner(),
+        "pointers in an owner" => pointers_in_an_owner(|_, _| Ok(())),
+        "pointers in an owner that another thread leaves" => pointers_in_an_owner(|scene, at| {
+            std::thread::scope(|scope| {
+                scope
+                    .spawn(|| scene.owner(at, || Ok(())))
+                    .join()
+                    .expect("a thread that only enters and leaves")
+            })
+        }),
+        "a length that makes no sense" => a_length_that_makes_no_sense(),
         "budget" => budget(),
         "addresses" => addresses(),
         _ => return None,
@@ -159,11 +168,13 @@ fn a_stale_word() -> Told {
 }
 
 /// A kernel stores the address, and others read through it, without showing it, until the owner returns.
-fn pointers_in_an_owner() -> Told {
+/// `between`: what happens after the launch that shows the weight and before the one that reads it.
+fn pointers_in_an_owner(between: fn(&Scene, usize) -> Done) -> Told {
     let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM | INDIRECT)?;
     let forward = |scene: &Scene, at: usize| {
         let weight = scene.weights[at];
         scene.launch("prepare_pointers", &[scene.array, weight.address, 0, 0, 0, 1])?;
+        between(scene, at)?;
         // Somebody else's weight comes between: it must not take the pages.
         let neighbour = (at + 1) % COUNT as usize;
         scene.check(scene.main, neighbour)?;
@@ -177,6 +188,19 @@ fn pointers_in_an_owner() -> Told {
     }
     scene.learn()?;
     scene.pass_with(forward)?;
+    scene.finish()
+}
+
+/// A copy and a fill of more bytes than there are addresses are refused, and at once.
+fn a_length_that_makes_no_sense() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let (weight, bytes) = (scene.weights[1], usize::MAX - 7);
+    let driver = &scene.gpu.driver;
+    say("filled", u64::from(driver.set_d8_async(weight.address, 7, bytes, scene.main)));
+    say(
+        "copied",
+        u64::from(driver.copy_d2d_async(weight.address, scene.weights[2].address, bytes, scene.main)),
+    );
     scene.finish()
 }
 

@@ -97,7 +97,7 @@ impl Scene {
         for _ in 0..12 {
             self.pass()?;
             passes += 1;
-            if self.phase() == 3 || self.ft.is_none() {
+            if self.phase() == 3 || self.phase() < 0 {
                 break;
             }
         }

@@ -1,0 +1,33 @@
+//! What the library costs a launch that shows no weight, with 512 bytes of parameters. The target, 150 ns, is for a release build on a quiet machine (docs/testing.md has
+//! the figure); here a generous limit catches what would be a fault: a lock, an allocation, a question to the driver.
+
+use harness::Run;
+
+/// Nanoseconds that an unoptimised build on a busy machine may add.
+const LIMIT: f64 = 1500.0;
+
+fn nanoseconds(run: Run) -> [f64; 2] {
+    let outcome = run.sim("FAULTS", "cuLaunchKernel@*=1").start();
+    outcome.assert_success();
+    ["packed nanoseconds ", "each nanoseconds "].map(|kind| {
+        let line = outcome.stdout.lines().find_map(|line| line.strip_prefix(kind)?.parse().ok());
+        line.unwrap_or_else(|| panic!("no {kind}: {}", outcome.describe()))
+    })
+}
+
+#[test]
+fn a_launch_that_shows_no_weight_pays_little() {
+    let mut added = [f64::INFINITY; 2];
+    for _ in 0..3 {
+        let without = nanoseconds(Run::program("launch_cost"));
+        let under = nanoseconds(Run::program("launch_cost").preload());
+        for ((least, without), under) in added.iter_mut().zip(without).zip(under) {
+            *least = least.min(under - without);
+        }
+    }
+    println!(
+        "a launch pays {:.0} ns (one buffer of 512 bytes), {:.0} ns (an array of parameters)",
+        added[0], added[1]
+    );
+    assert!(added.iter().all(|added| *added <= LIMIT), "{added:?} ns");
+}

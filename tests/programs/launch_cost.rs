@@ -1,0 +1,61 @@
+//! Times launches that show no weight, with 512 bytes of parameters. Run it where the driver refuses every launch at once (`SIMCUDA_FAULTS=cuLaunchKernel@*=1`):
+//! what is left is the way to the driver. Prints `nanoseconds N` for each kind: the least of many batches' means.
+
+use harness::driver::{Failure, check};
+use harness::gpu::{Gpu, Handle};
+use std::ffi::c_void;
+use std::time::Instant;
+
+const BATCHES: usize = 40;
+const LAUNCHES: u32 = 5000;
+const BYTES: usize = 512;
+
+/// Least mean time of a launch, in nanoseconds.
+fn least(mut launch: impl FnMut()) -> f64 {
+    let batch = |_| {
+        let begun = Instant::now();
+        (0..LAUNCHES).for_each(|_| launch());
+        begun.elapsed().as_secs_f64() * 1e9 / f64::from(LAUNCHES)
+    };
+    (0..BATCHES).map(batch).fold(f64::INFINITY, f64::min)
+}
+
+#[expect(clippy::print_stdout, reason = "a program speaks by its output")]
+fn run() -> Result<(), Failure> {
+    let mut gpu = Gpu::open()?;
+    gpu.load_kernels()?;
+    // A managed region: from now on launches are looked at.
+    let region = gpu.alloc(16 << 20)?;
+    let function = gpu.kernel("check", Handle::Function)?;
+    let stream = gpu.stream()?;
+    // Addresses and numbers as programs pass them, none of them a weight's.
+    let other = gpu.alloc(4096)?;
+    let words: Vec<u64> = (0..BYTES as u64 / 8).map(|at| if at % 3 == 0 { other + at } else { at }).collect();
+    let length = BYTES;
+    let extra: [*const c_void; 5] = [
+        std::ptr::without_provenance(1),
+        words.as_ptr().cast(),
+        std::ptr::without_provenance(2),
+        (&raw const length).cast(),
+        std::ptr::null(),
+    ];
+    let pointers: Vec<*const c_void> = words.iter().map(|word| std::ptr::from_ref(word).cast()).collect();
+    let none = std::ptr::null();
+    let packed = || {
+        gpu.driver.launch(function, 1, 1, 1, 32, 1, 1, 0, stream, none, extra.as_ptr());
+    };
+    println!("packed nanoseconds {:.1}", least(packed));
+    let each = || {
+        gpu.driver.launch(function, 1, 1, 1, 32, 1, 1, 0, stream, pointers.as_ptr(), none);
+    };
+    println!("each nanoseconds {:.1}", least(each));
+    check("cuMemFree", gpu.driver.mem_free(region))
+}
+
+#[expect(clippy::print_stderr, reason = "a program speaks by its output")]
+fn main() {
+    if let Err(failure) = run() {
+        eprintln!("{failure}");
+        std::process::exit(2);
+    }
+}
