@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicPtr;
 mod capture;
 mod context;
 mod copy;
+mod fill;
 mod launch;
 mod memory;
 mod module;
@@ -56,9 +57,9 @@ hooks! {
     /// Copy to host memory
     hook fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream) / cuMemcpyDtoHAsync_v2_ptsz => copy::to_host_async;
     /// Copy on the device
-    hook fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) / cuMemcpyDtoD_v2_ptds => copy::on_device;
+    hook fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) / cuMemcpyDtoD_v2_ptds => copy::any;
     /// Copy on the device
-    hook fn cuMemcpyDtoDAsync_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) / cuMemcpyDtoDAsync_v2_ptsz => copy::on_device_async;
+    hook fn cuMemcpyDtoDAsync_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize, stream: CUstream) / cuMemcpyDtoDAsync_v2_ptsz => copy::any_async;
     /// Copy between devices
     hook fn cuMemcpyPeer(dst: CUdeviceptr, dst_ctx: CUcontext, src: CUdeviceptr, src_ctx: CUcontext, bytes: usize) / cuMemcpyPeer_ptds => copy::peer;
     /// Copy between devices
@@ -82,29 +83,29 @@ hooks! {
     /// Many copies in one call (CUDA 13)
     hook fn cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut c_void, attr_indices: *mut usize, num_attrs: usize, stream: CUstream) / cuMemcpyBatchAsync_v2_ptsz => copy::batch;
     /// Fill with bytes
-    hook fn cuMemsetD8_v2(dst: CUdeviceptr, value: c_uchar, count: usize) / cuMemsetD8_v2_ptds => copy::fill_8;
+    hook fn cuMemsetD8_v2(dst: CUdeviceptr, value: c_uchar, count: usize) / cuMemsetD8_v2_ptds => fill::words;
     /// Fill with bytes
-    hook fn cuMemsetD8Async(dst: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream) / cuMemsetD8Async_ptsz => copy::fill_8_async;
+    hook fn cuMemsetD8Async(dst: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream) / cuMemsetD8Async_ptsz => fill::words_async;
     /// Fill of rows with bytes
-    hook fn cuMemsetD2D8_v2(dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize) / cuMemsetD2D8_v2_ptds => copy::fill_rows_8;
+    hook fn cuMemsetD2D8_v2(dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize) / cuMemsetD2D8_v2_ptds => fill::rows;
     /// Fill of rows with bytes
-    hook fn cuMemsetD2D8Async(dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize, stream: CUstream) / cuMemsetD2D8Async_ptsz => copy::fill_rows_8_async;
+    hook fn cuMemsetD2D8Async(dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize, stream: CUstream) / cuMemsetD2D8Async_ptsz => fill::rows_async;
     /// Fill with 16-bit words
-    hook fn cuMemsetD16_v2(dst: CUdeviceptr, value: c_ushort, count: usize) / cuMemsetD16_v2_ptds => copy::fill_16;
+    hook fn cuMemsetD16_v2(dst: CUdeviceptr, value: c_ushort, count: usize) / cuMemsetD16_v2_ptds => fill::words;
     /// Fill with 16-bit words
-    hook fn cuMemsetD16Async(dst: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream) / cuMemsetD16Async_ptsz => copy::fill_16_async;
+    hook fn cuMemsetD16Async(dst: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream) / cuMemsetD16Async_ptsz => fill::words_async;
     /// Fill of rows with 16-bit words
-    hook fn cuMemsetD2D16_v2(dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize) / cuMemsetD2D16_v2_ptds => copy::fill_rows_16;
+    hook fn cuMemsetD2D16_v2(dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize) / cuMemsetD2D16_v2_ptds => fill::rows;
     /// Fill of rows with 16-bit words
-    hook fn cuMemsetD2D16Async(dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize, stream: CUstream) / cuMemsetD2D16Async_ptsz => copy::fill_rows_16_async;
+    hook fn cuMemsetD2D16Async(dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize, stream: CUstream) / cuMemsetD2D16Async_ptsz => fill::rows_async;
     /// Fill with 32-bit words
-    hook fn cuMemsetD32_v2(dst: CUdeviceptr, value: c_uint, count: usize) / cuMemsetD32_v2_ptds => copy::fill_32;
+    hook fn cuMemsetD32_v2(dst: CUdeviceptr, value: c_uint, count: usize) / cuMemsetD32_v2_ptds => fill::words;
     /// Fill with 32-bit words
-    hook fn cuMemsetD32Async(dst: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) / cuMemsetD32Async_ptsz => copy::fill_32_async;
+    hook fn cuMemsetD32Async(dst: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) / cuMemsetD32Async_ptsz => fill::words_async;
     /// Fill of rows with 32-bit words
-    hook fn cuMemsetD2D32_v2(dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize) / cuMemsetD2D32_v2_ptds => copy::fill_rows_32;
+    hook fn cuMemsetD2D32_v2(dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize) / cuMemsetD2D32_v2_ptds => fill::rows;
     /// Fill of rows with 32-bit words
-    hook fn cuMemsetD2D32Async(dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream) / cuMemsetD2D32Async_ptsz => copy::fill_rows_32_async;
+    hook fn cuMemsetD2D32Async(dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream) / cuMemsetD2D32Async_ptsz => fill::rows_async;
 
     // launches: the uses of weights
     /// Kernel launch
@@ -126,11 +127,11 @@ hooks! {
     /// Capture ends: work of ours is joined before
     hook fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) / cuStreamEndCapture_ptsz => capture::end;
     /// Kernel node made by hand, as runtimes before CUDA 12 ask
-    hook fn cuGraphAddKernelNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS_v1) => capture::add_kernel_node_before_12;
+    hook fn cuGraphAddKernelNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS_v1) => capture::add_kernel_node;
     /// Kernel node made by hand
     hook fn cuGraphAddKernelNode_v2(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS_v2) => capture::add_kernel_node;
     /// Kernel node of an executable graph changed, as runtimes before CUDA 12 ask
-    hook fn cuGraphExecKernelNodeSetParams(graph: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v1) => capture::set_exec_kernel_node_before_12;
+    hook fn cuGraphExecKernelNodeSetParams(graph: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v1) => capture::set_exec_kernel_node;
     /// Kernel node of an executable graph changed
     hook fn cuGraphExecKernelNodeSetParams_v2(graph: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v2) => capture::set_exec_kernel_node;
 

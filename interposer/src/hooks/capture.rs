@@ -61,74 +61,51 @@ pub(super) fn end(
     Outcome::Done(code)
 }
 
-pub(super) fn add_kernel_node_before_12(
+/// The parameters of a kernel node, in the layout of one driver version.
+pub(super) trait KernelNode {
+    /// Weights that the node shows stay where they are.
+    fn keep(&self) -> Result<(), CUresult>;
+}
+
+macro_rules! kernel_node {
+    ($($layout:ty),+) => {$(
+        impl KernelNode for $layout {
+            fn keep(&self) -> Result<(), CUresult> {
+                graphs::keep_parameters(self.func, self.kernelParams, self.extra)
+            }
+        }
+    )+};
+}
+
+kernel_node!(CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2);
+
+/// # Safety
+/// The parameters are null or valid.
+unsafe fn keep_node<P: KernelNode>(params: *const P) -> Outcome {
+    // SAFETY: the caller's promise.
+    kept_or_fail(unsafe { params.as_ref() }.map_or(Ok(()), P::keep))
+}
+
+pub(super) fn add_kernel_node<P: KernelNode>(
     _call: &Call<
-        unsafe extern "C" fn(
-            *mut CUgraphNode,
-            CUgraph,
-            *const CUgraphNode,
-            usize,
-            *const CUDA_KERNEL_NODE_PARAMS_v1,
-        ) -> CUresult,
+        unsafe extern "C" fn(*mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *const P) -> CUresult,
     >,
     _node: *mut CUgraphNode,
     _graph: CUgraph,
     _dependencies: *const CUgraphNode,
     _count: usize,
-    params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    params: *const P,
 ) -> Outcome {
     // SAFETY: the program passes the node's parameters to the driver in this very call.
-    let kept = unsafe { params.as_ref() }
-        .map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
-    kept_or_fail(kept)
+    unsafe { keep_node(params) }
 }
 
-pub(super) fn add_kernel_node(
-    _call: &Call<
-        unsafe extern "C" fn(
-            *mut CUgraphNode,
-            CUgraph,
-            *const CUgraphNode,
-            usize,
-            *const CUDA_KERNEL_NODE_PARAMS_v2,
-        ) -> CUresult,
-    >,
-    _node: *mut CUgraphNode,
-    _graph: CUgraph,
-    _dependencies: *const CUgraphNode,
-    _count: usize,
-    params: *const CUDA_KERNEL_NODE_PARAMS_v2,
-) -> Outcome {
-    // SAFETY: the program passes the node's parameters to the driver in this very call.
-    let kept = unsafe { params.as_ref() }
-        .map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
-    kept_or_fail(kept)
-}
-
-pub(super) fn set_exec_kernel_node_before_12(
-    _call: &Call<
-        unsafe extern "C" fn(CUgraphExec, CUgraphNode, *const CUDA_KERNEL_NODE_PARAMS_v1) -> CUresult,
-    >,
+pub(super) fn set_exec_kernel_node<P: KernelNode>(
+    _call: &Call<unsafe extern "C" fn(CUgraphExec, CUgraphNode, *const P) -> CUresult>,
     _graph: CUgraphExec,
     _node: CUgraphNode,
-    params: *const CUDA_KERNEL_NODE_PARAMS_v1,
+    params: *const P,
 ) -> Outcome {
     // SAFETY: the program passes the node's parameters to the driver in this very call.
-    let kept = unsafe { params.as_ref() }
-        .map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
-    kept_or_fail(kept)
-}
-
-pub(super) fn set_exec_kernel_node(
-    _call: &Call<
-        unsafe extern "C" fn(CUgraphExec, CUgraphNode, *const CUDA_KERNEL_NODE_PARAMS_v2) -> CUresult,
-    >,
-    _graph: CUgraphExec,
-    _node: CUgraphNode,
-    params: *const CUDA_KERNEL_NODE_PARAMS_v2,
-) -> Outcome {
-    // SAFETY: the program passes the node's parameters to the driver in this very call.
-    let kept = unsafe { params.as_ref() }
-        .map_or(Ok(()), |p| graphs::keep_parameters(p.func, p.kernelParams, p.extra));
-    kept_or_fail(kept)
+    unsafe { keep_node(params) }
 }

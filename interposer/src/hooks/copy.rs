@@ -1,4 +1,4 @@
-//! Handlers of copies and fills: which ranges each call reads and writes. What follows from that is the runtime's matter.
+//! Handlers of copies: which ranges each call reads and writes. What follows from that is the runtime's matter; fills are `fill`'s.
 
 #![expect(unsafe_code, reason = "reads the descriptors that the program passes to the driver")]
 
@@ -9,7 +9,7 @@ use crate::outcome::Outcome;
 use crate::runtime::copies::{self, Operand};
 
 /// Bytes from the first row's first byte to the last row's last one.
-fn span(pitch: usize, width: usize, height: usize) -> usize {
+pub(super) fn span(pitch: usize, width: usize, height: usize) -> usize {
     if height == 0 { 0 } else { pitch.saturating_mul(height - 1).saturating_add(width) }
 }
 
@@ -173,33 +173,6 @@ pub(super) fn to_host_async(
     })
 }
 
-pub(super) fn on_device(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize) -> CUresult>,
-    dst: CUdeviceptr,
-    src: CUdeviceptr,
-    bytes: usize,
-) -> Outcome {
-    copies::handle(
-        Stream::from(call.null_stream),
-        &[Operand::write(dst, bytes), Operand::read(src, bytes)],
-        || call.invoke(dst, src, bytes),
-    )
-}
-
-pub(super) fn on_device_async(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, CUdeviceptr, usize, CUstream) -> CUresult>,
-    dst: CUdeviceptr,
-    src: CUdeviceptr,
-    bytes: usize,
-    stream: CUstream,
-) -> Outcome {
-    copies::handle(
-        Stream::from(call.stream(stream)),
-        &[Operand::write(dst, bytes), Operand::read(src, bytes)],
-        || call.invoke(dst, src, bytes, stream),
-    )
-}
-
 pub(super) fn peer(
     call: &Call<unsafe extern "C" fn(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize) -> CUresult>,
     dst: CUdeviceptr,
@@ -331,164 +304,4 @@ pub(super) fn batch(
     copies::handle(Stream::from(call.stream(stream)), &operands, || {
         call.invoke(dsts, srcs, sizes, count, attrs, attr_indices, num_attrs, stream)
     })
-}
-
-pub(super) fn fill_8(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uchar, usize) -> CUresult>,
-    dst: CUdeviceptr,
-    value: c_uchar,
-    count: usize,
-) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count)], || {
-        call.invoke(dst, value, count)
-    })
-}
-
-pub(super) fn fill_8_async(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uchar, usize, CUstream) -> CUresult>,
-    dst: CUdeviceptr,
-    value: c_uchar,
-    count: usize,
-    stream: CUstream,
-) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count)], || {
-        call.invoke(dst, value, count, stream)
-    })
-}
-
-pub(super) fn fill_rows_8(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uchar, usize, usize) -> CUresult>,
-    dst: CUdeviceptr,
-    pitch: usize,
-    value: c_uchar,
-    width: usize,
-    height: usize,
-) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, span(pitch, width, height))], || {
-        call.invoke(dst, pitch, value, width, height)
-    })
-}
-
-pub(super) fn fill_rows_8_async(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uchar, usize, usize, CUstream) -> CUresult>,
-    dst: CUdeviceptr,
-    pitch: usize,
-    value: c_uchar,
-    width: usize,
-    height: usize,
-    stream: CUstream,
-) -> Outcome {
-    copies::handle(
-        Stream::from(call.stream(stream)),
-        &[Operand::write(dst, span(pitch, width, height))],
-        || call.invoke(dst, pitch, value, width, height, stream),
-    )
-}
-
-pub(super) fn fill_16(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_ushort, usize) -> CUresult>,
-    dst: CUdeviceptr,
-    value: c_ushort,
-    count: usize,
-) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count.saturating_mul(2))], || {
-        call.invoke(dst, value, count)
-    })
-}
-
-pub(super) fn fill_16_async(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_ushort, usize, CUstream) -> CUresult>,
-    dst: CUdeviceptr,
-    value: c_ushort,
-    count: usize,
-    stream: CUstream,
-) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count.saturating_mul(2))], || {
-        call.invoke(dst, value, count, stream)
-    })
-}
-
-pub(super) fn fill_rows_16(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_ushort, usize, usize) -> CUresult>,
-    dst: CUdeviceptr,
-    pitch: usize,
-    value: c_ushort,
-    width: usize,
-    height: usize,
-) -> Outcome {
-    copies::handle(
-        Stream::from(call.null_stream),
-        &[Operand::write(dst, span(pitch, width.saturating_mul(2), height))],
-        || call.invoke(dst, pitch, value, width, height),
-    )
-}
-
-pub(super) fn fill_rows_16_async(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_ushort, usize, usize, CUstream) -> CUresult>,
-    dst: CUdeviceptr,
-    pitch: usize,
-    value: c_ushort,
-    width: usize,
-    height: usize,
-    stream: CUstream,
-) -> Outcome {
-    copies::handle(
-        Stream::from(call.stream(stream)),
-        &[Operand::write(dst, span(pitch, width.saturating_mul(2), height))],
-        || call.invoke(dst, pitch, value, width, height, stream),
-    )
-}
-
-pub(super) fn fill_32(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uint, usize) -> CUresult>,
-    dst: CUdeviceptr,
-    value: c_uint,
-    count: usize,
-) -> Outcome {
-    copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, count.saturating_mul(4))], || {
-        call.invoke(dst, value, count)
-    })
-}
-
-pub(super) fn fill_32_async(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, c_uint, usize, CUstream) -> CUresult>,
-    dst: CUdeviceptr,
-    value: c_uint,
-    count: usize,
-    stream: CUstream,
-) -> Outcome {
-    copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, count.saturating_mul(4))], || {
-        call.invoke(dst, value, count, stream)
-    })
-}
-
-pub(super) fn fill_rows_32(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uint, usize, usize) -> CUresult>,
-    dst: CUdeviceptr,
-    pitch: usize,
-    value: c_uint,
-    width: usize,
-    height: usize,
-) -> Outcome {
-    copies::handle(
-        Stream::from(call.null_stream),
-        &[Operand::write(dst, span(pitch, width.saturating_mul(4), height))],
-        || call.invoke(dst, pitch, value, width, height),
-    )
-}
-
-pub(super) fn fill_rows_32_async(
-    call: &Call<unsafe extern "C" fn(CUdeviceptr, usize, c_uint, usize, usize, CUstream) -> CUresult>,
-    dst: CUdeviceptr,
-    pitch: usize,
-    value: c_uint,
-    width: usize,
-    height: usize,
-    stream: CUstream,
-) -> Outcome {
-    copies::handle(
-        Stream::from(call.stream(stream)),
-        &[Operand::write(dst, span(pitch, width.saturating_mul(4), height))],
-        || call.invoke(dst, pitch, value, width, height, stream),
-    )
 }
