@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn ft_model_weight(
     // SAFETY: the caller's promise.
     let name = unsafe { text(name) }.unwrap_or_default();
     call(NOT_NOW, || match world().models.get_mut(&ModelId(model)) {
-        Some(model) if address != 0 && bytes != 0 => {
+        Some(model) if address != 0 && bytes != 0 && address.checked_add(bytes).is_some() => {
             model.named.push(Named { name, address, bytes, owner, flags });
             DONE
         }

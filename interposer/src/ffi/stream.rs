@@ -17,6 +17,9 @@ pub(crate) struct Stream(usize);
 const NON_BLOCKING: c_uint = 1;
 
 impl Stream {
+    /// The legacy default stream.
+    pub(crate) const LEGACY: Stream = Stream(0);
+
     /// The handle as a number, for maps and logs.
     pub(crate) fn number(self) -> usize {
         self.0

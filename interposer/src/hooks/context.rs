@@ -5,7 +5,7 @@ use crate::ffi::context::Context;
 use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
 use crate::outcome::{Outcome, Reason};
-use crate::runtime::{contexts, streaming};
+use crate::runtime::{contexts, passes, streaming};
 
 pub(super) fn destroy(_call: &Call<unsafe extern "C" fn(CUcontext) -> CUresult>, ctx: CUcontext) -> Outcome {
     contexts::gone(Context::from(ctx));
@@ -36,5 +36,6 @@ pub(super) fn destroy_stream(
     stream: CUstream,
 ) -> Outcome {
     streaming::forget_stream(Stream::from(stream));
+    passes::forget_stream(Stream::from(stream));
     Outcome::Bypass(Reason::Observed)
 }

@@ -42,7 +42,9 @@ pub(crate) fn handle(stream: Stream, operands: &[Operand], mut issue: impl FnMut
     let Some(arena) = arena() else { return Outcome::Bypass(Reason::NotManaged) };
     if graphs::is_capturing(stream) {
         let inside = operands.iter().filter(|operand| arena.contains(operand.address));
-        return match graphs::keep(inside.flat_map(pages).map(|address| (arena.meaning(address), address))) {
+        return match graphs::keep(
+            inside.flat_map(|operand| pages(arena, operand)).map(|address| (arena.meaning(address), address)),
+        ) {
             Ok(()) => Outcome::Done(issue()),
             Err(code) => Outcome::Fail(code),
         };
@@ -128,11 +130,12 @@ fn hit_of(meaning: Meaning, writes: bool) -> Option<Hit> {
 
 fn shows(arena: &Arena, operand: &Operand) -> bool {
     arena.contains(operand.address)
-        && pages(operand).any(|address| arena.meaning(address) != Meaning::Nothing)
+        && pages(arena, operand).any(|address| arena.meaning(address) != Meaning::Nothing)
 }
 
-fn pages(operand: &Operand) -> impl Iterator<Item = u64> + use<> {
-    let end = operand.address.saturating_add(operand.bytes);
+/// Addresses of the operand's pages in the arena. A length that makes no sense is the driver's to refuse.
+fn pages(arena: &Arena, operand: &Operand) -> impl Iterator<Item = u64> + use<> {
+    let end = operand.address.saturating_add(operand.bytes).min(arena.base() + arena.bytes());
     (operand.address / PAGE..end.div_ceil(PAGE)).map(|page| page * PAGE)
 }
 
@@ -140,7 +143,7 @@ fn pages(operand: &Operand) -> impl Iterator<Item = u64> + use<> {
 fn units_of(arena: &Arena, operands: &[Operand]) -> Vec<(Meaning, bool)> {
     let mut units: Vec<(Meaning, bool)> = Vec::new();
     for operand in operands.iter().filter(|operand| arena.contains(operand.address)) {
-        for address in pages(operand) {
+        for address in pages(arena, operand) {
             let meaning = arena.meaning(address);
             if meaning == Meaning::Nothing {
                 continue;

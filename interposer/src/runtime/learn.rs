@@ -241,6 +241,13 @@ impl Recorder {
         reports && (self.shown.contains(&unit) || !any_ran)
     }
 
+    /// Nothing may be recorded on this stream any more.
+    pub(crate) fn forget_stream(&mut self, stream: Stream) {
+        for pass in self.active.iter_mut().chain(&mut self.finished) {
+            pass.stream = pass.stream.filter(|&known| known != stream);
+        }
+    }
+
     /// These units are gone.
     pub(crate) fn forget_units(&mut self, units: &[UnitId]) {
         self.holders.retain(|unit, _| !units.contains(unit));

@@ -59,6 +59,10 @@ pub(crate) struct Model {
     pub(crate) stream: Option<Stream>,
     /// Units of each owner that are held for its whole forward.
     pub(crate) held: BTreeMap<u32, Vec<UnitId>>,
+    /// Forwards of such owners that have been entered, on all threads.
+    pub(crate) inside: BTreeMap<u32, u32>,
+    /// Passes that have begun and not ended.
+    pub(crate) open: u32,
     /// Captures were under way when its current pass began.
     pub(crate) capturing: bool,
 }
@@ -80,6 +84,8 @@ pub(crate) fn begin(name: &str, settings: PhaseSettings) -> ModelId {
         measure: Measure::default(),
         stream: None,
         held: BTreeMap::new(),
+        inside: BTreeMap::new(),
+        open: 0,
         capturing: false,
     };
     world.models.insert(id, model);

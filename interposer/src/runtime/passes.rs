@@ -36,19 +36,24 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
     let mut world = world();
     let Some(model) = world.models.get_mut(&id) else { return };
     model.capturing = graphs::any_capture();
+    model.open += 1;
     let (phase, context, device, stream) = (model.phase, model.context, model.device, model.stream);
     if phase.phase() != Phase::Inference {
         drop(world);
         learn::recorder(|recorder| recorder.pass_begin(id, shape, phase.records_times()));
         return;
     }
-    let Some(stream) = stream.filter(|_| !model.capturing) else { return };
-    in_context(context, || model.measure.begin(shape, stream));
+    if model.capturing {
+        return;
+    }
+    if let Some(stream) = stream {
+        in_context(context, || model.measure.begin(shape, stream));
+    }
     drop(world);
     in_context(context, || {
         if let Some(ring) = ring_of(device).as_mut() {
             ring.pager.pass_begin(id);
-            ring.prefetch(stream);
+            ring.prefetch(stream.unwrap_or(Stream::LEGACY));
         }
     });
 }
@@ -58,15 +63,24 @@ pub(crate) fn end(id: ModelId) {
     let mut world = world();
     let Some(model) = world.models.get_mut(&id) else { return };
     let captured = model.capturing || graphs::any_capture();
+    model.open = model.open.saturating_sub(1);
+    if model.open == 0 {
+        // Owners whose return was not told have returned with the pass.
+        model.inside.clear();
+    }
     let (context, device, stream) = (model.context, model.device, model.stream);
     if model.phase.phase() == Phase::Inference {
-        let Some(stream) = stream.filter(|_| !captured) else { return };
-        in_context(context, || model.measure.end(stream));
+        if captured {
+            return;
+        }
+        if let Some(stream) = stream {
+            in_context(context, || model.measure.end(stream));
+        }
         drop(world);
         in_context(context, || {
             if let Some(ring) = ring_of(device).as_mut() {
                 ring.pager.pass_end(id);
-                ring.prefetch(stream);
+                ring.prefetch(stream.unwrap_or(Stream::LEGACY));
             }
         });
         return;
@@ -89,16 +103,33 @@ fn remember_stream(id: ModelId, stream: Stream) {
     }
 }
 
+/// The program is about to destroy the stream: nothing may be recorded there any more. Times of passes that ran there are not measured from now on.
+pub(crate) fn forget_stream(stream: Stream) {
+    for model in world().models.values_mut().filter(|model| model.stream == Some(stream)) {
+        model.stream = None;
+    }
+    learn::recorder(|recorder| recorder.forget_stream(stream));
+}
+
 /// An owner's forward begins on this thread.
 pub(crate) fn owner_enter(id: ModelId, owner: u32) {
     learn::owner_enter(id, owner);
+    if let Some(model) = world().models.get_mut(&id).filter(|model| model.held.contains_key(&owner)) {
+        *model.inside.entry(owner).or_default() += 1;
+    }
 }
 
-/// An owner's forward has returned: units that were held for it are free.
+/// An owner's forward has returned: units that were held for it are free when no other thread is in it.
 pub(crate) fn owner_exit(id: ModelId, owner: u32) {
     learn::owner_exit(id, owner);
-    let world = world();
-    let Some(model) = world.models.get(&id) else { return };
+    let mut world = world();
+    let Some(model) = world.models.get_mut(&id) else { return };
+    if let Some(inside) = model.inside.get_mut(&owner) {
+        *inside = inside.saturating_sub(1);
+        if *inside > 0 {
+            return;
+        }
+    }
     if model.phase.phase() != Phase::Inference {
         return;
     }
