@@ -20,6 +20,12 @@ fn a_context_takes_its_ring_with_it_and_the_next_one_gets_its_own() {
 }
 
 #[test]
+fn a_weight_that_another_context_uses_leaves_the_ring_of_this_one() {
+    let outcome = told_well(streamed("used in another context"));
+    assert!(outcome.stderr.contains("in another context than the ring's"), "{}", outcome.describe());
+}
+
+#[test]
 fn models_that_are_dropped_and_named_again_stream_again() {
     told_well(streamed("dropped and named again"));
     told_well(streamed("asked to be private"));

@@ -60,9 +60,9 @@ pub(crate) fn handle(stream: Stream, operands: &[Operand], mut issue: impl FnMut
         }
         match attempt(stream, &shown, &mut issue) {
             Ok(code) => return Outcome::Done(code),
-            Err(unit) => {
+            Err((unit, why)) => {
                 drop(inside);
-                if let Err(error) = private::for_good(unit, Why::Crowded) {
+                if let Err(error) = private::for_good(unit, why) {
                     return Outcome::Fail(error.into());
                 }
             }
@@ -74,7 +74,7 @@ fn attempt(
     stream: Stream,
     shown: &[(Meaning, bool)],
     issue: &mut impl FnMut() -> CUresult,
-) -> Result<CUresult, UnitId> {
+) -> Result<CUresult, (UnitId, Why)> {
     let hits: Vec<Hit> = shown.iter().filter_map(|&(meaning, writes)| hit_of(meaning, writes)).collect();
     let mut verdicts = vec![Verdict::Ready; hits.len()];
     let device = shown.iter().find_map(|(meaning, _)| super::device_of_meaning(*meaning)).unwrap_or(0);
@@ -85,7 +85,12 @@ fn attempt(
             return Ok(error.into());
         }
         if let Some(hit) = hits.iter().find(|hit| ring.unit(hit.unit).is_none()) {
-            return Err(hit.unit);
+            return Err((hit.unit, Why::Crowded));
+        }
+        match (ring.serves_current_context(), hits.first()) {
+            (Ok(false), Some(hit)) => return Err((hit.unit, Why::OtherContext)),
+            (Err(error), _) => return Ok(error.into()),
+            _ => {}
         }
         ring.acquire(stream, &hits, &mut verdicts);
         if let Err(error) = ring.usable() {
@@ -96,7 +101,7 @@ fn attempt(
         if let Some((hit, _)) = stuck {
             let unit = hit.unit;
             ring.launched(stream, &hits, &verdicts);
-            return Err(unit);
+            return Err((unit, Why::Crowded));
         }
     }
     let code = issue();

@@ -120,9 +120,9 @@ fn attempt(
         None => issue(launch.pointers, launch.extra),
         Some(_) => match launch_streamed(launch, parameters, scratch, issue) {
             Ok(code) => code,
-            Err(unit) => {
+            Err((unit, why)) => {
                 drop(inside);
-                return private::for_good(unit, Why::Crowded).err().map(CUresult::from);
+                return private::for_good(unit, why).err().map(CUresult::from);
             }
         },
     };
@@ -133,13 +133,13 @@ fn attempt(
     Some(code)
 }
 
-/// A launch that shows streamed units. `Err` names one whose pages cannot be had and whose word cannot be redirected.
+/// A launch that shows streamed units. `Err` names one that the ring cannot serve.
 fn launch_streamed(
     launch: Launch,
     parameters: Parameters,
     scratch: &mut Scratch,
     issue: &mut impl FnMut(*mut *mut c_void, *mut *mut c_void) -> CUresult,
-) -> Result<CUresult, UnitId> {
+) -> Result<CUresult, (UnitId, Why)> {
     let device = super::device_of(&scratch.found);
     {
         let mut ring = ring_of(device);
@@ -150,7 +150,12 @@ fn launch_streamed(
         collect_hits(ring, launch, scratch);
         // A weight on another device's ring is ordered there, not here.
         if let Some(hit) = scratch.hits.iter().find(|hit| ring.unit(hit.unit).is_none()) {
-            return Err(hit.unit);
+            return Err((hit.unit, Why::Crowded));
+        }
+        match (ring.serves_current_context(), scratch.hits.first()) {
+            (Ok(false), Some(hit)) => return Err((hit.unit, Why::OtherContext)),
+            (Err(error), _) => return Ok(error.into()),
+            _ => {}
         }
         scratch.verdicts.clear();
         scratch.verdicts.resize(scratch.hits.len(), Verdict::Ready);
@@ -161,7 +166,7 @@ fn launch_streamed(
         }
         if let Some(unit) = stuck(scratch) {
             ring.launched(launch.stream, &scratch.hits, &scratch.verdicts);
-            return Err(unit);
+            return Err((unit, Why::Crowded));
         }
         open_rewrites(ring, scratch);
         redirect(ring, parameters, scratch);

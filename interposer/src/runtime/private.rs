@@ -29,6 +29,8 @@ pub(crate) enum Why {
     Escaped,
     /// A launch's parameters are unknown.
     Unparsed,
+    /// A call in another context than the ring's uses it.
+    OtherContext,
     /// A launch needs more pages at once than can be had, and cannot be redirected.
     Crowded,
 }
@@ -41,6 +43,7 @@ impl std::fmt::Display for Why {
             Why::Graph => "a CUDA graph reads it",
             Why::Escaped => "its address went to device memory, where its uses cannot be seen",
             Why::Unparsed => "the driver does not tell what a kernel is passed, so it may be read by any",
+            Why::OtherContext => "it is used in another context than the ring's",
             Why::Crowded => "its pages were needed by others at the same moment",
         })
     }

@@ -154,6 +154,11 @@ impl Streaming {
         self.failed.as_ref().map_or(Ok(()), |(error, _)| Err(*error))
     }
 
+    /// Whether a call of the current context can be ordered here: an event marks streams of its own context only.
+    pub(crate) fn serves_current_context(&self) -> CudaResult<bool> {
+        Ok(context::current()? == self.context)
+    }
+
     fn fail(&mut self, error: CudaError, what: &str) {
         if self.failed.is_none() {
             crate::log::error!(

@@ -23,6 +23,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "streams come and go" => streams_come_and_go(),
         "modules come and go" => modules_come_and_go(),
         "contexts come and go" => contexts_come_and_go(),
+        "used in another context" => used_in_another_context(),
         _ => return None,
     })
 }
@@ -197,6 +198,28 @@ fn use_once(scene: &mut Scene, kernel: &str, function: u64, at: usize) -> Done {
         "cuLaunchKernel",
         driver.launch(function, 1, 1, 1, 32, 1, 1, 0, scene.main, pointers.as_ptr(), none),
     )
+}
+
+/// A weight is read by a kernel, and another one by a copy, in a context of the same device that the ring is not of.
+fn used_in_another_context() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let driver = &scene.gpu.driver;
+    let mut context = 0;
+    check("cuCtxCreate", driver.context_create(&mut context, 0, 0))?;
+    check("cuCtxSetCurrent", driver.set_current(context))?;
+    let mut gpu = harness::gpu::Gpu::open()?;
+    check("cuCtxSetCurrent", driver.set_current(context))?;
+    gpu.load_kernels()?;
+    let weight = scene.weights[3];
+    let arguments = [weight.address, weight.bytes, weight.seed, scene.counter].map(Word);
+    gpu.launch("check", gpu.stream()?, &arguments)?;
+    let data = gpu.download(scene.weights[4].address, weight.bytes as usize)?;
+    let wrong = harness::pattern::mismatches(scene.weights[4].seed, &data) as u64;
+    gpu.synchronize()?;
+    check("cuCtxSetCurrent", driver.set_current(scene.gpu.context))?;
+    scene.pass()?;
+    scene.pass()?;
+    Ok(wrong + scene.finish()?)
 }
 
 /// A context with a ring is destroyed; the next one has models and a ring of its own.
