@@ -9,6 +9,11 @@ fn threads_that_run_one_model_at_the_same_time_read_right_bytes() {
 }
 
 #[test]
+fn launches_that_meet_the_switch_over_read_right_bytes() {
+    told_well(streamed("launches during the switch-over"));
+}
+
+#[test]
 fn streams_that_end_with_work_on_them_and_come_again_cost_no_byte() {
     told_well(streamed("streams come and go"));
 }

@@ -13,6 +13,7 @@ const PAGES: u64 = 2;
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "threads" => threads(),
+        "launches during the switch-over" => launches_during_the_switch_over(),
         "fork before the first use" => fork_before(),
         "fork after the switch" => fork_after(),
         "exit in a thread" => ends_while_busy(|| std::process::exit(0)),
@@ -59,6 +60,42 @@ fn forwards(scene: &Scene, thread: usize) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Two threads launch without a pause while the model is learnt and switched over.
+fn launches_during_the_switch_over() -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
+    // What the threads see does not change; only the main thread needs the scene for itself.
+    let (weights, counter) = (scene.weights.clone(), scene.counter);
+    let gpu =
+        std::sync::Arc::new(harness::gpu::Gpu::open().and_then(|mut gpu| gpu.load_kernels().map(|()| gpu))?);
+    let stop = std::sync::Arc::new(AtomicBool::new(false));
+    let launching = |thread: usize| {
+        let (gpu, stop, weights) =
+            (std::sync::Arc::clone(&gpu), std::sync::Arc::clone(&stop), weights.clone());
+        std::thread::spawn(move || -> Result<(), Failure> {
+            gpu.enter()?;
+            let stream = gpu.stream()?;
+            for at in (thread..).step_by(3) {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let weight = weights[at % weights.len()];
+                let arguments = [weight.address, weight.bytes, weight.seed, counter];
+                gpu.launch("check", stream, &arguments.map(Word))?;
+                // Few are under way at any time, so that the switch-over need not wait for long.
+                harness::driver::check("cuStreamSynchronize", gpu.driver.stream_synchronize(stream))?;
+            }
+            Ok(())
+        })
+    };
+    let threads: Vec<_> = (0..2).map(launching).collect();
+    scene.learn()?;
+    scene.pass()?;
+    scene.pass()?;
+    stop.store(true, Ordering::Relaxed);
+    threads.into_iter().try_for_each(|thread| thread.join().expect("a thread ends"))?;
+    scene.finish()
 }
 
 /// A child that never saw the driver starts on its own; so does the parent.
