@@ -2,8 +2,6 @@
 //! The only place, with the hook shells, the resolver and the C interface, where unsafe code is expected.
 //! What to do with the driver, and when, is left to `runtime` and `hooks`.
 
-#![allow(dead_code, reason = "a vocabulary: the runtime takes from it what it needs")]
-
 pub(crate) mod capture;
 pub(crate) mod context;
 pub(crate) mod copy;

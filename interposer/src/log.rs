@@ -77,27 +77,21 @@ pub(crate) fn line(level: Level, text: std::fmt::Arguments<'_>) {
     unsafe { libc::write(libc::STDERR_FILENO, line.bytes.as_ptr().cast(), line.len) };
 }
 
-#[allow(unused_macros, reason = "the vocabulary of lines")]
 macro_rules! error {
     ($($text:tt)*) => { $crate::log::line($crate::log::Level::Error, format_args!($($text)*)) };
 }
-#[allow(unused_macros, reason = "the vocabulary of lines")]
 macro_rules! warning {
     ($($text:tt)*) => { $crate::log::line($crate::log::Level::Warn, format_args!($($text)*)) };
 }
-#[allow(unused_macros, reason = "the vocabulary of lines")]
 macro_rules! notice {
     ($($text:tt)*) => { $crate::log::line($crate::log::Level::Notice, format_args!($($text)*)) };
 }
-#[allow(unused_macros, reason = "the vocabulary of lines")]
 macro_rules! info {
     ($($text:tt)*) => { $crate::log::line($crate::log::Level::Info, format_args!($($text)*)) };
 }
-#[allow(unused_macros, reason = "the vocabulary of lines")]
 macro_rules! debug {
     ($($text:tt)*) => { $crate::log::line($crate::log::Level::Debug, format_args!($($text)*)) };
 }
-#[allow(unused_imports, reason = "the vocabulary of lines, for all modules")]
 pub(crate) use {debug, error, info, notice, warning};
 
 #[cfg(test)]

@@ -59,12 +59,6 @@ pub(crate) fn with_current<T>(ctx: Context, calls: impl FnOnce() -> CudaResult<T
     calls()
 }
 
-/// Makes `ctx` the thread's current context for good: for threads of our own.
-pub(crate) fn set_current(ctx: Context) -> CudaResult<()> {
-    // SAFETY: as for `with_current`.
-    unsafe { driver().cuCtxSetCurrent(ctx.raw()) }.ok()
-}
-
 /// Blocks until everything in the current context has ended. Not allowed while it captures.
 pub(crate) fn synchronize() -> CudaResult<()> {
     // SAFETY: takes nothing.
@@ -77,12 +71,4 @@ pub(crate) fn device() -> CudaResult<i32> {
     // SAFETY: the pointer is to a local that lives through the call.
     unsafe { driver().cuCtxGetDevice(&mut device) }.ok()?;
     Ok(device)
-}
-
-/// The primary context of `device`, created if the program has not yet.
-pub(crate) fn retain_primary(device: i32) -> CudaResult<Context> {
-    let mut raw: CUcontext = std::ptr::null_mut();
-    // SAFETY: the pointer is to a local that lives through the call.
-    capture::relaxed(|| unsafe { driver().cuDevicePrimaryCtxRetain(&mut raw, device) }).ok()?;
-    Ok(raw.into())
 }

@@ -29,33 +29,3 @@ pub(crate) unsafe fn to_host_async(dst: *mut u8, src: u64, bytes: usize, stream:
     // SAFETY: the caller keeps the target alive; the driver checks the device range.
     capture::relaxed(|| unsafe { driver().cuMemcpyDtoHAsync_v2(dst.cast(), src, bytes, stream.raw()) }).ok()
 }
-
-/// Copies `bytes` from host memory to `dst`; the data is taken when this returns.
-///
-/// # Safety
-/// `src` is valid for reads of `bytes`.
-pub(crate) unsafe fn to_device(dst: u64, src: *const u8, bytes: usize) -> CudaResult<()> {
-    // SAFETY: the caller's promise; the driver checks the device range.
-    capture::relaxed(|| unsafe { driver().cuMemcpyHtoD_v2(dst, src.cast(), bytes) }).ok()
-}
-
-/// Copies `bytes` from `src` to host memory; the data is there when this returns.
-///
-/// # Safety
-/// `dst` is valid for writes of `bytes`.
-pub(crate) unsafe fn to_host(dst: *mut u8, src: u64, bytes: usize) -> CudaResult<()> {
-    // SAFETY: the caller's promise; the driver checks the device range.
-    capture::relaxed(|| unsafe { driver().cuMemcpyDtoH_v2(dst.cast(), src, bytes) }).ok()
-}
-
-/// Copies `bytes` between device addresses, in order on `stream`.
-pub(crate) fn on_device_async(dst: u64, src: u64, bytes: usize, stream: Stream) -> CudaResult<()> {
-    // SAFETY: the driver checks both device ranges.
-    capture::relaxed(|| unsafe { driver().cuMemcpyDtoDAsync_v2(dst, src, bytes, stream.raw()) }).ok()
-}
-
-/// Fills `bytes` at the device address `dst` with `value`, in order on `stream`.
-pub(crate) fn fill_async(dst: u64, value: u8, bytes: usize, stream: Stream) -> CudaResult<()> {
-    // SAFETY: the driver checks the device range.
-    capture::relaxed(|| unsafe { driver().cuMemsetD8Async(dst, value, bytes, stream.raw()) }).ok()
-}

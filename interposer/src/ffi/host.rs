@@ -24,12 +24,3 @@ pub(crate) fn unregister(start: *mut u8) -> CudaResult<()> {
     // SAFETY: the driver checks that a registration begins here.
     capture::relaxed(|| unsafe { driver().cuMemHostUnregister(start.cast()) }).ok()
 }
-
-/// The address by which kernels reach a registered host address.
-pub(crate) fn device_address(pointer: *mut u8) -> CudaResult<u64> {
-    let mut address = 0;
-    // SAFETY: the first pointer is to a local; the driver checks the second.
-    capture::relaxed(|| unsafe { driver().cuMemHostGetDevicePointer_v2(&mut address, pointer.cast(), 0) })
-        .ok()?;
-    Ok(address)
-}

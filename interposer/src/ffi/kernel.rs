@@ -4,7 +4,6 @@
 
 use super::real::driver;
 use super::types::*;
-use std::ffi::CStr;
 
 /// No kernel has more parameters: 32,764 bytes of them at most, of at least one byte. Guards against a driver that never says "no more".
 const PARAMETERS_MAX: usize = 32_764;
@@ -53,22 +52,6 @@ pub(crate) fn param_layout(function: CUfunction) -> Option<Vec<(usize, usize)>> 
         || layout(|i, offset, size| unsafe { driver().cuKernelGetParamInfo(kernel, i, offset, size) });
     // A CUkernel given to the function form answers INVALID_VALUE or INVALID_HANDLE at once.
     agreed(by_function, by_kernel)
-}
-
-/// The kernel's (mangled) name, for reports.
-pub(crate) fn name(function: CUfunction) -> Option<String> {
-    let mut text: *const c_char = std::ptr::null();
-    // SAFETY: the pointer is to a local; the driver refuses a handle of the other kind.
-    let mut code = unsafe { driver().cuFuncGetName(&mut text, function) };
-    if !code.is_success() {
-        // SAFETY: as above.
-        code = unsafe { driver().cuKernelGetName(&mut text, function.cast()) };
-    }
-    if !code.is_success() || text.is_null() {
-        return None;
-    }
-    // SAFETY: the driver returned a NUL-terminated name that lives as long as the kernel, which the running launch keeps alive.
-    Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

@@ -11,11 +11,6 @@ pub(crate) struct CudaError(pub(crate) CUresult);
 pub(crate) type CudaResult<T> = Result<T, CudaError>;
 
 impl CudaError {
-    /// True when the driver has no memory left.
-    pub(crate) fn is_out_of_memory(self) -> bool {
-        self.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY
-    }
-
     /// True when the driver does not have, or does not allow, the function.
     pub(crate) fn is_unsupported(self) -> bool {
         self.0 == CUresult::CUDA_ERROR_NOT_SUPPORTED
@@ -62,7 +57,7 @@ mod tests {
     fn a_failure_is_shown_with_its_name_and_number() {
         let error = CUresult(2).ok().expect_err("2 is no success");
         assert_eq!(error.to_string(), "CUDA_ERROR_OUT_OF_MEMORY (2)");
-        assert!(error.is_out_of_memory() && !error.is_unsupported());
+        assert!(!error.is_unsupported() && CudaError(CUresult(801)).is_unsupported());
         assert_eq!(CUresult(0).ok(), Ok(()));
     }
 }

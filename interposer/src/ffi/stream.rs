@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "typed calls into the driver")]
 
 use super::capture;
-use super::context::Context;
 use super::event::Event;
 use super::real::driver;
 use super::result::{CudaError, CudaResult};
@@ -69,40 +68,12 @@ pub(crate) fn synchronize(stream: Stream) -> CudaResult<()> {
     capture::relaxed(|| unsafe { driver().cuStreamSynchronize(stream.raw()) }).ok()
 }
 
-/// True when everything on `stream` has ended.
-pub(crate) fn is_idle(stream: Stream) -> CudaResult<bool> {
-    // SAFETY: the handle is alive, as for `wait`.
-    let code = capture::relaxed(|| unsafe { driver().cuStreamQuery(stream.raw()) });
-    ready(code)
-}
-
 /// True while work on `stream` is being captured into a graph (also when the capture is already dead).
 pub(crate) fn is_capturing(stream: Stream) -> CudaResult<bool> {
     let mut status: c_uint = 0;
     // SAFETY: the pointer is to a local that lives through the call.
     unsafe { driver().cuStreamIsCapturing(stream.raw(), &mut status) }.ok()?;
     Ok(status != 0)
-}
-
-/// The context that `stream` belongs to.
-pub(crate) fn context(stream: Stream) -> CudaResult<Context> {
-    let mut raw: CUcontext = std::ptr::null_mut();
-    // SAFETY: the pointer is to a local that lives through the call.
-    unsafe { driver().cuStreamGetCtx(stream.raw(), &mut raw) }.ok()?;
-    Ok(raw.into())
-}
-
-/// Runs `function(data)` on a driver thread when the work so far on `stream` has ended. It must not call the driver.
-///
-/// # Safety
-/// `data` stays valid, and usable from another thread, until `function` has run.
-pub(crate) unsafe fn call_host(
-    stream: Stream,
-    function: unsafe extern "C" fn(*mut c_void),
-    data: *mut c_void,
-) -> CudaResult<()> {
-    // SAFETY: the caller keeps `data` alive until the call.
-    capture::relaxed(|| unsafe { driver().cuLaunchHostFunc(stream.raw(), Some(function), data) }).ok()
 }
 
 /// "Ready", "not ready" or an error, of a query.

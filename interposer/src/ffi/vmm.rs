@@ -12,61 +12,22 @@ use super::types::*;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Handle(CUmemGenericAllocationHandle);
 
-/// Where physical memory lives, or who may use a mapping.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
-    /// GPU memory of this device.
-    Device(i32),
-    /// Host memory of this NUMA node.
-    HostNuma(i32),
+fn location(device: i32) -> CUmemLocation {
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
-/// What the given place may do with a mapping.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Access {
-    /// No access: a use faults.
-    None,
-    /// Reads only: a kernel that writes gets error 700.
-    Read,
-    /// Reads and writes.
-    ReadWrite,
-}
-
-fn location(place: Place) -> CUmemLocation {
-    let (kind, id) = match place {
-        Place::Device(device) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, device),
-        Place::HostNuma(node) => (CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, node),
-    };
-    CUmemLocation { type_: kind, id }
-}
-
-fn properties(place: Place) -> CUmemAllocationProp {
+fn properties(device: i32) -> CUmemAllocationProp {
     // SAFETY: a plain C struct whose all-zero value is valid: no sharing, no compression, no Win32 data.
     let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
     prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location = location(place);
+    prop.location = location(device);
     prop
-}
-
-/// Smallest size and alignment, in bytes, of a physical allocation at `place`.
-pub(crate) fn granularity(place: Place) -> CudaResult<usize> {
-    let mut bytes = 0;
-    let prop = properties(place);
-    let option = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-    // SAFETY: both pointers are to locals that live through the call.
-    unsafe { driver().cuMemGetAllocationGranularity(&mut bytes, &prop, option) }.ok()?;
-    Ok(bytes)
 }
 
 /// Takes `bytes` (a multiple of the granularity) of GPU memory of `device`.
 pub(crate) fn create(device: i32, bytes: usize) -> CudaResult<Handle> {
-    create_at(Place::Device(device), bytes)
-}
-
-/// Takes `bytes` (a multiple of the granularity) of memory at `place`.
-pub(crate) fn create_at(place: Place, bytes: usize) -> CudaResult<Handle> {
     let mut handle = 0;
-    let prop = properties(place);
+    let prop = properties(device);
     // SAFETY: both pointers are to locals that live through the call.
     capture::relaxed(|| unsafe { driver().cuMemCreate(&mut handle, bytes, &prop, 0) }).ok()?;
     Ok(Handle(handle))
@@ -104,29 +65,12 @@ pub(crate) fn unmap(address: u64, bytes: usize) -> CudaResult<()> {
     capture::relaxed(|| unsafe { driver().cuMemUnmap(address, bytes) }).ok()
 }
 
-/// Lets `device` read and write the mapped range.
+/// Lets `device` read and write the mapped range. Costs about 28 us for each handle in it.
 pub(crate) fn allow(address: u64, bytes: usize, device: i32) -> CudaResult<()> {
-    set_access(address, bytes, Place::Device(device), Access::ReadWrite)
-}
-
-/// Sets what `who` may do with the mapped range. Costs about 28 us for each handle in it.
-pub(crate) fn set_access(address: u64, bytes: usize, who: Place, access: Access) -> CudaResult<()> {
-    let flags = match access {
-        Access::None => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE,
-        Access::Read => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
-        Access::ReadWrite => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-    };
-    let desc = CUmemAccessDesc { location: location(who), flags };
+    let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    let desc = CUmemAccessDesc { location: location(device), flags };
     // SAFETY: the descriptor is a local that lives through the call; the driver checks the range.
     capture::relaxed(|| unsafe { driver().cuMemSetAccess(address, bytes, &desc, 1) }).ok()
-}
-
-/// Free and total bytes of the current context's device.
-pub(crate) fn memory_info() -> CudaResult<(usize, usize)> {
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: both pointers are to locals that live through the call.
-    unsafe { driver().cuMemGetInfo_v2(&mut free, &mut total) }.ok()?;
-    Ok((free, total))
 }
 
 /// The driver's own allocation, for memory that no page of ours has to move under.
