@@ -32,7 +32,10 @@ fn a_weight_that_another_context_uses_leaves_the_ring_of_this_one() {
 
 #[test]
 fn models_that_are_dropped_and_named_again_stream_again() {
-    told_well(streamed("dropped and named again"));
+    let outcome = told_well(streamed("dropped and named again"));
+    // The buffer with which the link was measured stays.
+    let shadows = said(&outcome, "pinned_bytes") - (32 << 20);
+    assert_eq!(shadows, said(&outcome, "host_bytes"), "host memory stays: {}", outcome.describe());
     told_well(streamed("asked to be private"));
 }
 

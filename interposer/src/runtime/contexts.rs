@@ -7,12 +7,13 @@ use super::private::{self, Why};
 use super::regions::Region;
 use super::streaming::{MAX_DEVICES, Streaming, ring_of};
 use super::world::{UnitState, world};
-use super::{gate, learn};
+use super::{gate, learn, verify};
 use crate::ffi::context::{self, Context};
 use crate::log;
 
 /// The context is about to be destroyed.
 pub(crate) fn gone(context: Context) {
+    verify::settle();
     let here = |region: &Region| region.context == context;
     rescue_others(|ring| ring.context == context, here);
     forget(here, |ring| ring.context == context);
@@ -20,6 +21,7 @@ pub(crate) fn gone(context: Context) {
 
 /// The device's primary context is about to be reset.
 pub(crate) fn device_reset(device: i32) {
+    verify::settle();
     forget(|region| region.device == device, |ring| ring.device == device);
 }
 
@@ -72,11 +74,11 @@ fn forget(goes: impl Fn(&Region) -> bool, ends: impl Fn(&Streaming) -> bool) {
     }
     for device in 0..MAX_DEVICES as i32 {
         let mut ring = ring_of(device);
-        if ring.as_ref().is_some_and(|ring| ends(ring)) {
+        let gone = if ring.as_ref().is_some_and(|ring| ends(ring)) { ring.take() } else { None };
+        drop(ring);
+        if let Some(ring) = gone {
             world.decided.remove(&device);
-            if let Some(ring) = ring.take() {
-                ring.close();
-            }
+            ring.close();
         }
     }
     drop(world);

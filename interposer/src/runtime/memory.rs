@@ -3,9 +3,11 @@
 
 use super::arena::{Meaning, arena, arena_or_reserve};
 use super::regions::Region;
-use super::streaming::ring_of;
+use super::streaming::{StreamedUnit, ring_of};
 use super::world::{UnitState, World, world};
-use super::{gate, learn, switch};
+use super::{gate, learn, switch, verify};
+use flextensor_core::units::UnitId;
+
 use crate::ffi::context;
 use crate::ffi::result::CudaResult;
 use crate::ffi::types::CUresult;
@@ -48,18 +50,20 @@ pub(crate) fn free(address: u64) -> Option<CUresult> {
     Some(CUresult::CUDA_SUCCESS)
 }
 
-fn forget_units(world: &mut World, region: &Region) -> Vec<flextensor_core::units::UnitId> {
+fn forget_units(world: &mut World, region: &Region) -> Vec<UnitId> {
     let gone = world.units_in(region.base, region.pages());
     for &id in &gone {
         let Some(unit) = world.unit_mut(id) else { continue };
-        if unit.state == UnitState::Streamed
-            && let Some(ring) = ring_of(unit.device).as_mut()
-        {
+        if unit.state == UnitState::Streamed {
             let _ = context::with_current(unit.context, || {
-                let _ = ring.evict(id)?;
-                ring.drain()
+                let left = leave_ring(unit.device, id)?;
+                verify::let_go(left.into_iter().map(|unit| unit.shadow).collect());
+                Ok(())
             });
-            ring.remove(id);
+            // Also where the context could not be had.
+            if let Some(ring) = ring_of(unit.device).as_mut() {
+                ring.remove(id);
+            }
         }
         unit.state = UnitState::Gone;
         unit.streamed = 0;
@@ -68,6 +72,16 @@ fn forget_units(world: &mut World, region: &Region) -> Vec<flextensor_core::unit
         model.units.retain(|unit| !gone.contains(unit));
     }
     gone
+}
+
+/// What the unit was in its ring, where nobody uses its pages or its shadow any more.
+fn leave_ring(device: i32, id: UnitId) -> CudaResult<Option<StreamedUnit>> {
+    let mut ring = ring_of(device);
+    let Some(ring) = ring.as_mut() else { return Ok(None) };
+    let drained = ring.evict(id).and_then(|_| ring.drain());
+    // Gone it is in any case; what could not be waited for keeps its host memory.
+    let left = ring.remove(id);
+    drained.map(|()| left)
 }
 
 /// First address and requested bytes of the region that holds the address.

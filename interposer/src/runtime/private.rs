@@ -7,9 +7,9 @@ use flextensor_core::plan::StayReason;
 use flextensor_core::units::UnitId;
 
 use super::arena::{Meaning, PAGE, arena};
-use super::streaming::{Streaming, ring_of};
+use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::world::{Unit, UnitState, World, world};
-use super::{gate, passes};
+use super::{gate, passes, verify};
 use crate::ffi::copy;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::types::CUresult;
@@ -66,9 +66,13 @@ pub(crate) fn for_good(id: UnitId, why: Why) -> CudaResult<()> {
     let mut world = world();
     let Some(unit) = world.unit(id).filter(|unit| unit.state == UnitState::Streamed) else { return Ok(()) };
     let (device, context, name) = (unit.device, unit.context, unit.name());
-    let done = passes::in_context(context, || match ring_of(device).as_mut() {
-        Some(ring) => take_out(ring, id, &mut world),
-        None => Ok(()),
+    let done = passes::in_context(context, || {
+        let left = match ring_of(device).as_mut() {
+            Some(ring) => take_out(ring, id, &mut world)?,
+            None => None,
+        };
+        verify::let_go(left.into_iter().map(|unit| unit.shadow).collect());
+        Ok(())
     });
     done.unwrap_or(Err(CudaError(CUresult::CUDA_ERROR_INVALID_CONTEXT)))?;
     drop(world);
@@ -86,7 +90,8 @@ pub(crate) fn everything(why: Why) -> CudaResult<()> {
     all.into_iter().try_for_each(|id| for_good(id, why))
 }
 
-fn take_out(ring: &mut Streaming, id: UnitId, world: &mut World) -> CudaResult<()> {
+/// Returns what the unit was in the ring.
+fn take_out(ring: &mut Streaming, id: UnitId, world: &mut World) -> CudaResult<Option<StreamedUnit>> {
     ring.usable()?;
     // A unit that is marked as streamed and is in no ring has bytes nowhere: whoever asks must not ask again for ever.
     let unit = ring.unit(id).map(|unit| (unit.address, unit.pages));
@@ -104,15 +109,15 @@ fn take_out(ring: &mut Streaming, id: UnitId, world: &mut World) -> CudaResult<(
     }
     map_private(ring.device, address, &handles)?;
     fill(ring, id)?;
-    ring.remove(id);
+    let left = ring.remove(id);
     hand_over(world, id, address, handles);
-    Ok(())
+    Ok(left)
 }
 
 fn fill(ring: &Streaming, id: UnitId) -> CudaResult<()> {
     let Some(unit) = ring.unit(id) else { return Ok(()) };
     for (offset, bytes, host) in unit.shadow.pieces(0, unit.pages * PAGE) {
-        // SAFETY: the shadow lives until the process ends.
+        // SAFETY: the unit is in the ring, and so is its shadow.
         unsafe { copy::to_device_async(unit.address + offset, host, bytes as usize, ring.demand_stream()) }?;
     }
     ring.drain()

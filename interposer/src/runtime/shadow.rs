@@ -95,7 +95,7 @@ pub(super) fn make(wanted: &[Wanted], ahead: Touched) -> Result<Vec<Shadow>, Str
     Ok(std::mem::take(&mut made.shadows))
 }
 
-/// Gives shadows back that were never put to use.
+/// Gives shadows back that nobody uses: not the GPU, and no check. A context is current.
 pub(crate) fn give_back(shadows: Vec<Shadow>) {
     let pieces = shadows.iter().flat_map(|shadow| shadow.pieces(0, shadow.bytes));
     let pinned = pieces.map(|(_, bytes, start)| (start.expose_provenance(), bytes)).collect();

@@ -239,7 +239,8 @@ impl Streaming {
         ]
     }
 
-    /// Gives everything back to the driver. Nothing is mapped to its pages, and nobody waits for its events.
+    /// Gives everything back to the driver, and the host memory of what was in it. Nothing is mapped to its pages, nobody waits for its events, and the
+    /// calling thread holds no ring's lock.
     pub(crate) fn close(self) {
         let mut gone = GONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         gone.iter_mut().zip(self.counted()).for_each(|(sum, one)| *sum += one);
@@ -247,7 +248,9 @@ impl Streaming {
         let gone = context::with_current(self.context, || {
             self.drain()?;
             self.gpu.events.iter().try_for_each(|&event| event::destroy(event))?;
-            self.gpu.copies.iter().try_for_each(|&copy| stream::destroy(copy))
+            self.gpu.copies.iter().try_for_each(|&copy| stream::destroy(copy))?;
+            verify::let_go(self.units.iter().flatten().map(|unit| unit.shadow).collect());
+            Ok(())
         });
         if let Err(error) = gone {
             crate::log::debug!("the copy streams of a ring could not be closed: {error}");
@@ -309,7 +312,7 @@ impl Streaming {
         self.bytes_in += pages * PAGE;
         let Some(unit) = self.unit(unit) else { return Ok(()) };
         unit.shadow.pieces(first * PAGE, pages * PAGE).try_for_each(|(offset, bytes, host)| {
-            // SAFETY: the shadow lives until the process ends, and holds these bytes.
+            // SAFETY: the unit keeps its shadow until its last copy has ended.
             unsafe { copy::to_device_async(unit.address + offset, host, bytes as usize, on) }
         })
     }
@@ -321,7 +324,7 @@ impl Streaming {
         let Some(unit) = self.unit_mut(id) else { return Ok(()) };
         unit.shadow_writes += 1;
         unit.shadow.pieces(first * PAGE, pages * PAGE).try_for_each(|(offset, bytes, host)| {
-            // SAFETY: the shadow lives until the process ends; the protocol keeps everybody else from these bytes meanwhile.
+            // SAFETY: as in `copy_in`; the protocol keeps everybody else from these bytes meanwhile.
             unsafe { copy::to_host_async(host.cast_mut(), unit.address + offset, bytes as usize, on) }
         })?;
         if first + pages == unit.pages {

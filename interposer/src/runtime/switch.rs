@@ -96,7 +96,9 @@ pub(crate) fn retire_empty_ring(device: i32) {
     if !empty(&ring) {
         return;
     }
-    if let Some(ring) = ring.take() {
+    let gone = ring.take();
+    drop(ring);
+    if let Some(ring) = gone {
         ring.close();
     }
     if let Some(decided) = world.decided.get_mut(&device) {

@@ -3,13 +3,15 @@
 
 #![expect(unsafe_code, reason = "reads shadows")]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use flextensor_core::units::UnitId;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::shadow::Shadow;
+use super::shadow::{self, Shadow};
 use super::streaming::{StreamedUnit, ring_of};
 use super::words::{Word, words};
 use crate::ffi::context::{self, Context};
@@ -33,6 +35,34 @@ struct Job {
 }
 
 static QUEUE: OnceLock<Mutex<Sender<Job>>> = OnceLock::new();
+
+/// Held while a shadow is read. Taken before a ring's lock, never with one held.
+static READING: Mutex<()> = Mutex::new(());
+
+/// Jobs that wait or are being checked.
+static PENDING: AtomicUsize = AtomicUsize::new(0);
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        PENDING.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Waits for all checks: a context is about to end, and their events with it. The calling thread holds no lock.
+pub(crate) fn settle() {
+    while PENDING.load(Ordering::Acquire) > 0 {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Gives back the memory of shadows whose units have left their ring, and that no copy or launch uses any more. A context is current, and the calling
+/// thread holds no ring's lock: a check may be reading one of them.
+pub(crate) fn let_go(shadows: Vec<Shadow>) {
+    if !shadows.is_empty() {
+        drop(READING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
+        shadow::give_back(shadows);
+    }
+}
 
 /// The unit's write-back has just been enqueued on `on`: checks it when it has ended.
 pub(crate) fn after_write_back(
@@ -97,6 +127,7 @@ fn enqueue(
         let mut words = words();
         return suspects.into_iter().for_each(|word| words.end_check(word));
     };
+    PENDING.fetch_add(1, Ordering::AcqRel);
     let job = Job {
         context,
         device,
@@ -151,6 +182,8 @@ fn check(job: Job) {
 /// Whether the shadow is as it was; none if that cannot be said. A checksum that holds is the unit's from now on.
 fn compare(job: &Job) -> Option<bool> {
     let unchanged = |unit: &StreamedUnit| unit.shadow_writes == job.writes;
+    // A unit that is in its ring keeps its shadow while this is held.
+    let _reading = READING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let still = ring_of(job.device).as_ref().and_then(|ring| ring.unit(job.unit).map(unchanged));
     if still != Some(true) {
         return None;
@@ -168,7 +201,7 @@ fn compare(job: &Job) -> Option<bool> {
 /// Checksum of a shadow. Torn reads are the caller's to detect: by `shadow_writes`.
 pub(crate) fn checksum(shadow: &Shadow) -> u64 {
     let (start, bytes) = shadow.bytes();
-    // SAFETY: the shadow lives until the process ends. A copy by the GPU may write it meanwhile; the result is thrown away then.
+    // SAFETY: the caller keeps the shadow. A copy by the GPU may write it meanwhile; the result is thrown away then.
     let bytes = unsafe { std::slice::from_raw_parts(start, bytes) };
     let mut sums = vec![0_u8; bytes.len().div_ceil(PIECE) * 8];
     for (piece, sum) in bytes.chunks(PIECE).zip(sums.chunks_mut(8)) {

@@ -200,7 +200,7 @@ impl Scene {
         for key in ["uses", "redirects", "demand_loads", "conflicts", "pages_in", "pages_back"] {
             say(key, report["counters"][key].as_u64().unwrap_or(0));
         }
-        for key in ["weights_gpu_bytes", "ring_bytes", "host_bytes"] {
+        for key in ["weights_gpu_bytes", "ring_bytes", "host_bytes", "pinned_bytes"] {
             say(key, report["memory"][key].as_u64().unwrap_or(0));
         }
     }
