@@ -15,11 +15,6 @@ impl CudaError {
     pub(crate) fn is_unsupported(self) -> bool {
         self.0 == CUresult::CUDA_ERROR_NOT_SUPPORTED
     }
-
-    /// True when the driver is gone or going: the process is ending.
-    pub(crate) fn is_deinitialized(self) -> bool {
-        self.0 == CUresult::CUDA_ERROR_DEINITIALIZED || self.0 == CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED
-    }
 }
 
 impl fmt::Debug for CudaError {

@@ -56,8 +56,13 @@ pub(super) fn end(
     stream: CUstream,
     graph: *mut CUgraph,
 ) -> Outcome {
+    let given = Stream::from(call.stream(stream));
+    let captured = graphs::is_capturing(given);
     let code = call.invoke(stream, graph);
-    graphs::capture_ended();
+    // A refused end leaves the capture as it is, and one of a stream that captures nothing ends nobody's.
+    if captured && !graphs::is_capturing(given) {
+        graphs::capture_ended();
+    }
     Outcome::Done(code)
 }
 

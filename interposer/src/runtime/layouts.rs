@@ -1,6 +1,7 @@
 //! Parameter layouts by function handle: asked of the driver once, then found by a few loads without a lock.
 //! What stands in the parameters is `scan`'s matter.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -8,7 +9,7 @@ use crate::ffi::kernel;
 use crate::ffi::types::CUfunction;
 
 /// Where one parameter lies in the kernel's parameter block, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Parameter {
     pub(crate) offset: u32,
     pub(crate) bytes: u32,
@@ -69,8 +70,7 @@ fn ask(function: CUfunction) -> Option<&'static Layout> {
         .into_iter()
         .map(|(offset, bytes)| Parameter { offset: offset as u32, bytes: bytes as u32 })
         .collect();
-    // Leaked: a launch on another thread may still read it when the module goes. A few hundred bytes for each kernel.
-    let layout: &'static Layout = Box::leak(Box::new(Layout { parameters }));
+    let layout = interned(parameters);
     let _adding = ADDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     for slot in probes(function.addr()) {
         let known = slot.function.load(Ordering::Acquire);
@@ -83,11 +83,31 @@ fn ask(function: CUfunction) -> Option<&'static Layout> {
     Some(layout)
 }
 
+/// Leaked: a launch on another thread may still read it when the module goes. Once for each list of parameters, however often it is asked for.
+fn interned(parameters: Box<[Parameter]>) -> &'static Layout {
+    static KNOWN: Mutex<BTreeMap<Box<[Parameter]>, &'static Layout>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let leak = || Box::leak(Box::new(Layout { parameters: parameters.clone() })) as &'static Layout;
+    known.entry(parameters.clone()).or_insert_with(leak)
+}
+
 /// A module was unloaded: its handles may come back for other kernels.
 pub(crate) fn forget_all() {
     let Some(table) = TABLE.get() else { return };
     let _adding = ADDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     for slot in table {
         slot.layout.store(std::ptr::null_mut(), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_lists_of_parameters_are_kept_once() {
+        let list = |bytes| Box::from([Parameter { offset: 0, bytes }]);
+        assert!(std::ptr::eq(interned(list(8)), interned(list(8))));
+        assert!(!std::ptr::eq(interned(list(8)), interned(list(4))));
     }
 }

@@ -28,15 +28,16 @@ pub(crate) fn free(address: u64) -> Option<CUresult> {
     let arena = arena().filter(|arena| arena.contains(address))?;
     let closed = gate::close();
     let mut world = world();
-    let Some(region) = world.regions.remove(&address) else {
+    let Some(region) = world.regions.get(&address) else {
         return Some(CUresult::CUDA_ERROR_INVALID_VALUE);
     };
-    // The driver's own free waits for work that may use the memory; programs rely on it.
-    if let Err(error) = context::with_current(region.context, context::synchronize)
-        && !error.is_deinitialized()
-    {
+    // The driver's own free waits for work that may use the memory; programs rely on it. What cannot be waited for stays mapped: in a capture, after a
+    // fault of the GPU, or when the driver has gone, the program gets the error that the driver's own free would give.
+    if let Err(error) = context::with_current(region.context, context::synchronize) {
         log::debug!("waiting for the users of {:#x} failed: {error}", region.base);
+        return Some(error.into());
     }
+    let region = world.regions.remove(&address)?;
     let device = region.device;
     let gone = forget_units(&mut world, &region);
     arena.set_meaning(region.base, region.pages(), Meaning::Nothing);
