@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 
-pub(crate) static STREAMS: Registry<Stream> = Registry::new(2);
+pub(crate) static STREAMS: Registry<Stream> = Registry::reusing(2);
 
 /// `CU_STREAM_NON_BLOCKING`.
 pub(crate) const NON_BLOCKING: u32 = 1;

@@ -29,8 +29,8 @@ pub(crate) struct Function {
 
 pub(crate) static MODULES: Registry<Module> = Registry::new(5);
 pub(crate) static LIBRARIES: Registry<Module> = Registry::new(6);
-pub(crate) static FUNCTIONS: Registry<Function> = Registry::new(7);
-pub(crate) static KERNELS: Registry<Function> = Registry::new(8);
+pub(crate) static FUNCTIONS: Registry<Function> = Registry::reusing(7);
+pub(crate) static KERNELS: Registry<Function> = Registry::reusing(8);
 
 /// The kernels that an image names.
 fn parse(image: &str) -> Result<Vec<&'static Kernel>, Status> {
