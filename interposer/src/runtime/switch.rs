@@ -60,10 +60,9 @@ pub(crate) fn switch_over(id: ModelId) {
         LinkCurve::default()
     });
     let Some(request) = request_for(id, curve) else { return };
-    let made = match ring_of(request.device).as_ref() {
-        Some(_) => increment(&request),
-        None => plan(&request.plan),
-    };
+    // The lock goes before the plan is made: the world is asked for it, and comes first in the order of locks.
+    let turns = ring_of(request.device).is_some();
+    let made = if turns { increment(&request) } else { plan(&request.plan) };
     let plan = match made {
         Ok(plan) => plan,
         Err(error) => return keep_all(&request, Plan::default(), &format!("no plan could be made: {error}")),
