@@ -10,6 +10,7 @@ mod slot;
 
 use crate::units::{ModelId, UnitId};
 use events::EventPool;
+use load::MAX_STRAYS;
 use order::Orders;
 use slot::{Page, Slot};
 
@@ -306,7 +307,7 @@ impl Pager {
         let elsewhere = state.rewrites > 0 && (writes || hit.hold || !state.in_place());
         // What is changed in the ring, or about to be needed there, is better served in place than behind the link.
         let here = state.dirty || (state.in_place() && (state.awaiting || (writes && state.pins > 0)));
-        if elsewhere || (hit.can_redirect && self.is_doubtful(slot, hit.certainty) && !here) {
+        if elsewhere || (hit.can_redirect && !here && self.is_doubtful(slot, hit.certainty)) {
             self.redirect(stream, slot, writes, out);
             return if hit.can_redirect { Verdict::Redirect } else { Verdict::Conflict };
         }
@@ -328,12 +329,22 @@ impl Pager {
         if distance.is_some() { Verdict::Began } else { Verdict::Ready }
     }
 
-    /// Rule 7's test. A unit in use, held, or next in order, is never doubtful.
-    fn is_doubtful(&self, slot: usize, certainty: Certainty) -> bool {
-        certainty == Certainty::Unknown
-            && !self.slots[slot].current
-            && !self.slots[slot].held
-            && self.orders.expected_slot() != Some(slot as u32)
+    /// Rule 7's test. A unit in use, held, or next in order, is never doubtful; one that a live word shows is, unless its use is near or such
+    /// hits come in a row: words that were live once also carry stale addresses, between uses that come as expected.
+    fn is_doubtful(&mut self, slot: usize, certainty: Certainty) -> bool {
+        let state = &self.slots[slot];
+        if state.current || state.held || self.orders.expected_slot() == Some(slot as u32) {
+            return false;
+        }
+        match certainty {
+            Certainty::Owner => false,
+            Certainty::Unknown => true,
+            Certainty::Live if self.orders.distance(slot as u32, self.near_uses()).is_some() => false,
+            Certainty::Live => {
+                self.strays += 1;
+                self.strays <= MAX_STRAYS
+            }
+        }
     }
 
     /// Rule 1: the stream waits once for each load.

@@ -591,7 +591,7 @@ fn a_far_live_word_moves_nothing_but_three_in_a_row_do() {
     set_order(&mut world, &(0..20).collect::<Vec<_>>());
     world.launch(S1, &[reads(0)]);
     for unit in [12, 13, 14] {
-        assert_eq!(world.launch(S1, &[reads(unit).live()]), [Verdict::Ready]);
+        assert_eq!(world.launch(S1, &[reads(unit).live()]), [Verdict::Redirect]);
     }
     assert_eq!(world.launch(S1, &[reads(15).live()]), [Verdict::Began]);
     assert_eq!(world.launch(S1, &[reads(16).live()]), [Verdict::Began]);
@@ -600,6 +600,37 @@ fn a_far_live_word_moves_nothing_but_three_in_a_row_do() {
         [Verdict::Began],
         "the owner's forward is certain, however far"
     );
+    world.finish().expect("right bytes");
+}
+
+#[test]
+fn a_live_word_with_stale_addresses_between_expected_uses_copies_nothing() {
+    let units: Vec<_> = (0..20).map(|unit| (unit % 4, 1)).collect();
+    let mut world = World::new(4, 2, &units, 0);
+    set_order(&mut world, &(0..20).collect::<Vec<_>>());
+    for unit in 0..18 {
+        world.launch(S1, &[reads(unit)]);
+        if unit >= 5 {
+            assert_eq!(world.launch(S1, &[reads(unit - 5).live()]), [Verdict::Redirect]);
+        }
+    }
+    let counters = world.pager.counters();
+    assert_eq!((counters.demand_loads, counters.mispredictions), (0, 0));
+    world.finish().expect("right bytes");
+}
+
+#[test]
+fn what_lies_behind_in_a_short_order_is_not_near() {
+    let units: Vec<_> = (0..6).map(|unit| (unit % 3, 1)).collect();
+    let mut world = World::new(3, 2, &units, 0);
+    set_order(&mut world, &(0..6).collect::<Vec<_>>());
+    for unit in 0..4 {
+        world.launch(S1, &[reads(unit)]);
+    }
+    // Two behind is four ahead, going round.
+    assert_eq!(world.launch(S1, &[reads(1).live()]), [Verdict::Redirect]);
+    assert_eq!(world.launch(S1, &[reads(4)]), [Verdict::Began]);
+    assert_eq!(world.pager.counters().mispredictions, 0);
     world.finish().expect("right bytes");
 }
 

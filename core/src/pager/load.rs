@@ -4,7 +4,7 @@ use super::slot::Page;
 use super::{Certainty, Command, CopyStream, NEAR_USES, Pager, Progress, StreamId};
 
 /// Uses that moved nothing before the expectation follows them anyway.
-const MAX_STRAYS: u32 = 3;
+pub(super) const MAX_STRAYS: u32 = 3;
 
 impl Pager {
     /// Rule 5: copies in what comes next, as far as pages are to be had. `stream` is where the asking launch stands.
@@ -50,7 +50,7 @@ impl Pager {
             self.counters.visits += 1;
             return None;
         }
-        let near = self.orders.distance(slot as u32, NEAR_USES);
+        let near = self.orders.distance(slot as u32, self.near_uses());
         let distance = match (near, certainty) {
             (Some(0), _) => Some(0),
             (Some(near), Certainty::Live | Certainty::Owner) => Some(near),
@@ -78,6 +78,11 @@ impl Pager {
             self.realign();
         }
         Some(distance)
+    }
+
+    /// How far ahead is near: in a short order, what lies behind must not count as ahead by going round.
+    pub(super) fn near_uses(&self) -> usize {
+        NEAR_USES.min(self.orders.cycle().div_ceil(2)).max(1)
     }
 
     /// What was prefetched counts for the new expectation only (rule 9).
