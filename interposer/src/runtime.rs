@@ -7,7 +7,7 @@
 //! - `launch`, `scan`, `layouts`, `words`, `copies`, `graphs`, `gate`: the way of one call.
 //! - `streaming`, `verify`, `measure`: the ring in operation.
 //!
-//! Lock order: gate, world, a device's ring, words; the recorder of `learn` is taken alone or before words.
+//! Lock order: gate, world, the reading of shadows (`verify`, never with a ring's lock held), a device's ring, the recorder of `learn`, words.
 
 pub(crate) mod arena;
 pub(crate) mod contexts;

@@ -1,5 +1,5 @@
 //! Copies and fills by address: uses, and writes, of weights that no launch shows. Small copies to the device are searched for addresses of weights.
-//! Which driver call moves what is `hooks/copy`'s matter.
+//! Which driver call moves what is said in `hooks/copy` and `hooks/fill`.
 
 #![expect(unsafe_code, reason = "reads the source of small copies")]
 

@@ -4,8 +4,8 @@
 
 #![expect(unsafe_code, reason = "maps, touches and registers memory")]
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use super::arena::PAGE;
 use super::touched::{self, Touched};
@@ -126,15 +126,12 @@ impl Drop for Made {
 /// chunk it reserves where it is asked to (measured on driver 580: 16 MiB elsewhere, 32 MiB to 1 GiB in place).
 const STRIDE: u64 = 64 << 20;
 
-/// Addresses that both the driver and the kernel have free, for a shadow and the prefix in front of it: out of one large range of the driver's choice.
+/// Addresses for shadows and the prefixes in front of them: out of one large range that is kept free of anything else.
 fn addresses(bytes: u64) -> Option<usize> {
-    const ZONE: usize = 4 << 40;
     static FREE: Mutex<Option<(usize, usize)>> = Mutex::new(None);
     let mut free = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if free.is_none() {
-        let base = vmm::reserve(ZONE, PAGE as usize, 0).ok()?;
-        vmm::unreserve(base, ZONE).ok()?;
-        *free = Some(((base as usize).next_multiple_of(STRIDE as usize), base as usize + ZONE));
+        *free = zone();
     }
     let (next, end) = free.as_mut()?;
     let at = *next;
@@ -143,12 +140,41 @@ fn addresses(bytes: u64) -> Option<usize> {
     Some(at)
 }
 
+/// Takes a large range from the kernel, far from where it and the driver put things by themselves: the driver must have it free too.
+fn zone() -> Option<(usize, usize)> {
+    const BYTES: usize = 4 << 40;
+    const BASES: [usize; 4] = [0x3000_0000_0000, 0x5000_0000_0000, 0x1000_0000_0000, 0x6000_0000_0000];
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    BASES.into_iter().find_map(|base| {
+        let wanted = std::ptr::with_exposed_provenance_mut(base);
+        // SAFETY: nothing that exists is replaced.
+        let got = unsafe { libc::mmap(wanted, BYTES, libc::PROT_NONE, flags, -1, 0) };
+        (got == wanted).then_some((base, base + BYTES))
+    })
+}
+
+/// Whether a view can continue a prefix at all on this system. Without views, split units would have to be copied in for every doubtful launch.
+pub(crate) fn views_are_possible() -> bool {
+    static POSSIBLE: OnceLock<bool> = OnceLock::new();
+    *POSSIBLE.get_or_init(|| {
+        let possible = addresses(STRIDE).and_then(|at| open_prefix(at, STRIDE));
+        match possible {
+            Some(at) => vmm::unreserve(at, STRIDE as usize).is_ok(),
+            None => {
+                crate::log::info!("the driver reserves no addresses in front of host memory: weights are streamed whole or not at all");
+                false
+            }
+        }
+    })
+}
+
 /// One shadow, behind its prefix (and what fills that up to whole strides) at `at` if those addresses can be had; without a view anywhere else.
 fn place(at: Option<usize>, prefix: u64, bytes: u64) -> Result<Shadow, String> {
     let refused = || format!("no {} MiB of host memory: {}", bytes >> 20, std::io::Error::last_os_error());
     let filled = prefix.next_multiple_of(STRIDE);
+    // The range is ours, and holds nothing: replacing it is right.
     if let Some(at) = at
-        && let Some(start) = map(at + filled as usize, bytes, libc::MAP_FIXED_NOREPLACE)
+        && let Some(start) = map(at + filled as usize, bytes, libc::MAP_FIXED)
     {
         let view = if prefix == 0 {
             Some(start as u64)
@@ -165,7 +191,7 @@ fn place(at: Option<usize>, prefix: u64, bytes: u64) -> Result<Shadow, String> {
 fn map(at: usize, bytes: u64, how: i32) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | how;
     let hint = std::ptr::with_exposed_provenance_mut(at);
-    // SAFETY: without MAP_FIXED nothing that exists is replaced.
+    // SAFETY: the caller's range is ours and holds nothing, or the kernel chooses one.
     let got = unsafe { libc::mmap(hint, bytes as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     if got == libc::MAP_FAILED {
         return None;
@@ -178,8 +204,13 @@ fn map(at: usize, bytes: u64, how: i32) -> Option<usize> {
     Some(got.expose_provenance())
 }
 
-/// Gives the prefix's addresses to the driver, so that the unit's private pages can be mapped there. None if it takes others.
+/// Gives addresses of ours to the driver, so that the unit's private pages can be mapped there. None if it takes others.
 fn open_prefix(at: usize, bytes: u64) -> Option<u64> {
+    let ours = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: the range lies in our zone and holds nothing.
+    if unsafe { libc::munmap(ours, bytes as usize) } != 0 {
+        return None;
+    }
     let got = vmm::reserve(bytes as usize, PAGE as usize, at as u64)
         .inspect_err(|error| crate::log::debug!("no view at {at:#x}: {error}"))
         .ok()?;

@@ -133,9 +133,12 @@ fn rings() -> (u64, u64, Value) {
     let (mut ring_bytes, mut host_bytes) = (0, 0);
     let mut sum = streaming::counted_by_gone_rings();
     let mut failed: Vec<String> = Vec::new();
+    let (mut streamed_units, mut views) = (0, 0);
     for device in 0..MAX_DEVICES as i32 {
         let ring = ring_of(device);
         let Some(ring) = ring.as_ref() else { continue };
+        let (units, with_view) = ring.units_and_views();
+        (streamed_units, views) = (streamed_units + units, views + with_view);
         ring_bytes += ring.ring_bytes();
         host_bytes += ring.host_bytes();
         failed.extend(ring.failed.iter().map(|(_, what)| what.clone()));
@@ -157,6 +160,7 @@ fn rings() -> (u64, u64, Value) {
         "uses": uses, "visits": visits, "redirects": redirects, "doubtful": redirects, "mispredictions": mispredictions,
         "demand_loads": demand_loads, "conflicts": conflicts, "pages_in": pages_in, "pages_back": pages_back,
         "bytes_in": bytes_in, "bytes_back": bytes_back, "failed": failed,
+        "streamed_units": streamed_units, "views": views,
     });
     (ring_bytes, host_bytes, counters)
 }

@@ -270,6 +270,12 @@ impl Streaming {
         self.units.iter().flatten().map(|unit| unit.pages * PAGE).sum()
     }
 
+    /// Streamed units, and those of them that doubtful launches can be pointed away from.
+    pub(crate) fn units_and_views(&self) -> (u64, u64) {
+        let views = self.units.iter().flatten().filter(|unit| unit.shadow.view.is_some()).count();
+        (self.units.iter().flatten().count() as u64, views as u64)
+    }
+
     fn perform(&mut self) {
         let commands = std::mem::take(&mut self.commands);
         for &command in &commands {

@@ -118,6 +118,7 @@ fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
     let config = super::config();
     let profile = learn::recorder(|recorder| recorder.collector.profile(id));
     let hidden = hidden_units(id, profile.as_ref());
+    let splittable = shadow::views_are_possible();
     let world = world();
     let model = world.models.get(&id)?;
     let device = model.device;
@@ -133,7 +134,7 @@ fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
             name: unit.name(),
             bytes: unit.bytes().min(unit.pages * PAGE),
             pages: unit.pages,
-            splittable: true,
+            splittable,
             stay: unit.stay.or_else(|| hidden.contains(&unit.id).then_some(StayReason::Hidden)),
         })
         .collect();
@@ -557,12 +558,12 @@ fn remember(request: &Request, plan: Plan, took_ms: f64, closed_ms: f64, refused
     world.decided.insert(request.device, decided);
 }
 
-/// Whether any model is past learning.
+/// The phase of the model that has come furthest.
 pub(crate) fn furthest_phase(world: &World) -> Phase {
     world.models.values().map(|model| model.phase.phase()).max().unwrap_or(Phase::NotInitialized)
 }
 
-/// Points for tests and reports: the curve's best speed, in GB/s.
+/// The curve's best speed, in GB/s.
 pub(crate) fn peak_gb_per_s(curve: &LinkCurve) -> f64 {
     curve.points().iter().map(|LinkPoint { gb_per_s, .. }| *gb_per_s).fold(0.0, f64::max)
 }
