@@ -9,6 +9,11 @@ fn a_graph_that_is_captured_after_the_switch_over_reads_right_bytes() {
 }
 
 #[test]
+fn a_graph_that_is_captured_while_its_weight_is_held_reads_right_bytes() {
+    told_well(streamed("a graph captured while pointers are held"));
+}
+
+#[test]
 fn a_graph_that_is_captured_before_the_switch_over_reads_right_bytes() {
     told_well(streamed("a graph captured while learning"));
 }

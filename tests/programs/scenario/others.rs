@@ -1,7 +1,7 @@
 //! Stories beside the launches of a forward: graphs, pointers that escape, memory that is freed, streams, modules and contexts that end.
 
 use super::Told;
-use super::scene::{MAY_STREAM, Scene};
+use super::scene::{INDIRECT, MAY_STREAM, Scene};
 use harness::driver::{Failure, check};
 use harness::gpu::Argument::{Struct, Word};
 
@@ -15,6 +15,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a graph captured after the switch" => a_graph(When::Switched),
         "a graph captured while learning" => a_graph(When::Named),
         "a graph captured before naming" => a_graph(When::Unnamed),
+        "a graph captured while pointers are held" => a_graph_while_pointers_are_held(),
         "an unknown kernel" => an_unknown_kernel(),
         "an address in a copy" => an_address_in_a_copy(),
         "freed and allocated" => freed_and_allocated(),
@@ -35,6 +36,32 @@ enum When {
     Unnamed,
     Named,
     Switched,
+}
+
+/// Inside an owner whose weight is read through pointers, the stream that reads it begins to capture, and captures a launch that shows it.
+fn a_graph_while_pointers_are_held() -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM | INDIRECT)?;
+    scene.learn()?;
+    let (mut graph, mut executable) = (0, 0);
+    let mut captured = false;
+    scene.pass_with(|scene, at| {
+        let weight = scene.weights[at];
+        scene.launch("prepare_pointers", &[scene.array, weight.address, 0, 0, 0, 1])?;
+        scene.check(scene.main, at)?;
+        if at == 2 && !std::mem::replace(&mut captured, true) {
+            let driver = &scene.gpu.driver;
+            check("cuStreamBeginCapture", driver.begin_capture(scene.main, 0))?;
+            scene.check(scene.main, at)?;
+            check("cuStreamEndCapture", driver.end_capture(scene.main, &mut graph))?;
+            check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
+        }
+        Ok(())
+    })?;
+    for _ in 0..2 {
+        check("cuGraphLaunch", scene.gpu.driver.graph_launch(executable, scene.main))?;
+        scene.pass()?;
+    }
+    scene.finish()
 }
 
 /// After the switch-over a kernel runs that never ran before. Says how often the driver was asked for parameters until then.

@@ -13,6 +13,7 @@ const PAGES: u64 = 2;
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "threads" => threads(),
+        "two models learnt at once" => two_models_at_once(),
         "launches during the switch-over" => launches_during_the_switch_over(),
         "fork before the first use" => fork_before(),
         "fork after the switch" => fork_after(),
@@ -60,6 +61,28 @@ fn forwards(scene: &Scene, thread: usize) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Two threads bring a model each to its switch-over at the same moment: one of large weights, one of small ones.
+fn two_models_at_once() -> Told {
+    let together = std::sync::Barrier::new(2);
+    let live = |pages: u64| -> Told {
+        let mut scene = Scene::set(COUNT, pages, MAY_STREAM)?;
+        scene.pass()?;
+        scene.synchronize()?;
+        together.wait();
+        scene.learn()?;
+        for _ in 0..3 {
+            scene.pass()?;
+        }
+        scene.finish()
+    };
+    let told: Vec<Told> = std::thread::scope(|scope| {
+        let live = &live;
+        let running: Vec<_> = [1, 5].map(|pages| scope.spawn(move || live(pages))).into_iter().collect();
+        running.into_iter().map(|thread| thread.join().expect("a thread ends")).collect()
+    });
+    told.into_iter().sum()
 }
 
 /// Two threads launch without a pause while the model is learnt and switched over.
