@@ -86,6 +86,18 @@ fn invariant_7_words_that_are_never_followed_cost_no_byte() {
     assert!(said(&outcome, "redirects") > 0, "no word was doubtful: {}", outcome.describe());
 }
 
+/// Without its view a split weight would be copied in for each stale word, and its pages asked for twice by one launch. The driver reserves less than 32 MiB
+/// where it likes: a view must not depend on that.
+#[test]
+fn invariant_7_every_streamed_weight_can_be_pointed_away_from() {
+    for budget in ["12MiB", "16MiB", "20MiB"] {
+        let outcome = told_well(streamed("a stale word").option("FT_MAX_GPU_MEM", budget));
+        assert!(said(&outcome, "streamed_units") > 0, "{}", outcome.describe());
+        assert_eq!(said(&outcome, "views"), said(&outcome, "streamed_units"), "{}", outcome.describe());
+        assert_eq!(said(&outcome, "demand_loads"), 0, "{}", outcome.describe());
+    }
+}
+
 #[test]
 fn invariant_7_a_weight_whose_address_went_to_memory_is_right_when_nothing_shows_it() {
     told_well(streamed("an address in a copy"));

@@ -197,7 +197,17 @@ impl Scene {
     /// What the ring counted, for tests that want to know that something happened.
     fn say_counters(&self) {
         let Some(report) = self.ft.as_ref().and_then(Ft::report) else { return };
-        for key in ["uses", "redirects", "demand_loads", "conflicts", "pages_in", "pages_back"] {
+        let counters = [
+            "uses",
+            "redirects",
+            "demand_loads",
+            "conflicts",
+            "pages_in",
+            "pages_back",
+            "streamed_units",
+            "views",
+        ];
+        for key in counters {
             say(key, report["counters"][key].as_u64().unwrap_or(0));
         }
         for key in ["weights_gpu_bytes", "ring_bytes", "host_bytes", "pinned_bytes"] {
