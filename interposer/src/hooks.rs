@@ -17,6 +17,7 @@ mod fill;
 mod launch;
 mod memory;
 mod module;
+mod node;
 mod shell;
 mod start;
 
@@ -127,13 +128,37 @@ hooks! {
     /// Capture ends: work of ours is joined before
     hook fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) / cuStreamEndCapture_ptsz => capture::end;
     /// Kernel node made by hand, as runtimes before CUDA 12 ask
-    hook fn cuGraphAddKernelNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS_v1) => capture::add_kernel_node;
+    hook fn cuGraphAddKernelNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS_v1) => node::add;
     /// Kernel node made by hand
-    hook fn cuGraphAddKernelNode_v2(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS_v2) => capture::add_kernel_node;
+    hook fn cuGraphAddKernelNode_v2(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const CUDA_KERNEL_NODE_PARAMS_v2) => node::add;
+    /// Copy node made by hand
+    hook fn cuGraphAddMemcpyNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const Memcpy3D, ctx: CUcontext) => node::add_in_context;
+    /// Fill node made by hand
+    hook fn cuGraphAddMemsetNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *const MemsetNodeParams, ctx: CUcontext) => node::add_in_context;
+    /// Node of any kind made by hand (CUDA 12.2)
+    hook fn cuGraphAddNode(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *mut GraphNodeParams) => node::add;
+    /// Node of any kind made by hand, with data of its edges (CUDA 12.3)
+    hook fn cuGraphAddNode_v2(node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const c_void, count: usize, params: *mut GraphNodeParams) => node::add_with_edges;
+    /// Kernel node changed, as runtimes before CUDA 12 ask
+    hook fn cuGraphKernelNodeSetParams(node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v1) => node::set;
+    /// Kernel node changed
+    hook fn cuGraphKernelNodeSetParams_v2(node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v2) => node::set;
+    /// Copy node changed
+    hook fn cuGraphMemcpyNodeSetParams(node: CUgraphNode, params: *const Memcpy3D) => node::set;
+    /// Fill node changed
+    hook fn cuGraphMemsetNodeSetParams(node: CUgraphNode, params: *const MemsetNodeParams) => node::set;
+    /// Node of any kind changed (CUDA 12.2)
+    hook fn cuGraphNodeSetParams(node: CUgraphNode, params: *mut GraphNodeParams) => node::set;
     /// Kernel node of an executable graph changed, as runtimes before CUDA 12 ask
-    hook fn cuGraphExecKernelNodeSetParams(graph: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v1) => capture::set_exec_kernel_node;
+    hook fn cuGraphExecKernelNodeSetParams(graph: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v1) => node::set_exec;
     /// Kernel node of an executable graph changed
-    hook fn cuGraphExecKernelNodeSetParams_v2(graph: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v2) => capture::set_exec_kernel_node;
+    hook fn cuGraphExecKernelNodeSetParams_v2(graph: CUgraphExec, node: CUgraphNode, params: *const CUDA_KERNEL_NODE_PARAMS_v2) => node::set_exec;
+    /// Copy node of an executable graph changed
+    hook fn cuGraphExecMemcpyNodeSetParams(graph: CUgraphExec, node: CUgraphNode, params: *const Memcpy3D, ctx: CUcontext) => node::set_exec_in_context;
+    /// Fill node of an executable graph changed
+    hook fn cuGraphExecMemsetNodeSetParams(graph: CUgraphExec, node: CUgraphNode, params: *const MemsetNodeParams, ctx: CUcontext) => node::set_exec_in_context;
+    /// Node of any kind of an executable graph changed (CUDA 12.2)
+    hook fn cuGraphExecNodeSetParams(graph: CUgraphExec, node: CUgraphNode, params: *mut GraphNodeParams) => node::set_exec;
 
     // modules: cached parameter layouts die with their kernels
     /// Kernels of the module are gone

@@ -1,4 +1,4 @@
-//! Weights that a captured graph reads: right whenever the graph runs.
+//! Weights that a graph uses, captured or built by hand: right whenever the graph runs.
 
 use super::told::{streamed, told_well};
 
@@ -21,4 +21,29 @@ fn a_graph_that_is_captured_before_the_switch_over_reads_right_bytes() {
 #[test]
 fn a_graph_that_is_captured_before_the_weights_are_named_reads_right_bytes() {
     told_well(streamed("a graph captured before naming"));
+}
+
+/// By every call that can bring the weight into a graph.
+fn nodes_by_hand(kind: &str) {
+    let ways =
+        ["add", "add any", "add any with edges", "set", "set any", "set executable", "set executable any"];
+    for way in ways {
+        let outcome = told_well(streamed(&format!("a node: {kind} by {way}")));
+        assert!(outcome.stderr.contains("a CUDA graph reads it"), "{way}: {}", outcome.describe());
+    }
+}
+
+#[test]
+fn a_kernel_node_made_by_hand_reads_right_bytes() {
+    nodes_by_hand("kernel");
+}
+
+#[test]
+fn a_copy_node_made_by_hand_reads_right_bytes() {
+    nodes_by_hand("copy");
+}
+
+#[test]
+fn a_fill_node_made_by_hand_writes_where_the_weight_is() {
+    nodes_by_hand("fill");
 }

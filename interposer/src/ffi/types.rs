@@ -150,6 +150,59 @@ pub(crate) struct Memcpy3D {
     pub(crate) depth: usize,
 }
 
+/// `CUDA_MEMSET_NODE_PARAMS`; the second version has a context behind these fields, which nobody here looks at.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the driver's field names, documented in cuda.h")]
+pub(crate) struct MemsetNodeParams {
+    pub(crate) dst: CUdeviceptr,
+    pub(crate) pitch: usize,
+    pub(crate) value: c_uint,
+    pub(crate) element_size: c_uint,
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+}
+
+/// `CUDA_MEMCPY_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the driver's field names, documented in cuda.h")]
+pub(crate) struct MemcpyNodeParams {
+    pub(crate) flags: c_int,
+    pub(crate) reserved: c_int,
+    pub(crate) ctx: CUcontext,
+    pub(crate) copy: Memcpy3D,
+}
+
+/// Numbers of node kinds (`CUgraphNodeType`) whose parameters name memory.
+pub(crate) mod node_kind {
+    pub(crate) const KERNEL: u32 = 0;
+    pub(crate) const MEMCPY: u32 = 1;
+    pub(crate) const MEMSET: u32 = 2;
+}
+
+/// The union in `CUgraphNodeParams`, as far as its parts name memory. Kernel parameters of the third version are those of the second.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the driver's field names, documented in cuda.h")]
+pub(crate) union GraphNodeDetail {
+    pub(crate) reserved: [i64; 29],
+    pub(crate) kernel: CUDA_KERNEL_NODE_PARAMS_v2,
+    pub(crate) memcpy: MemcpyNodeParams,
+    pub(crate) memset: MemsetNodeParams,
+}
+
+/// `CUgraphNodeParams`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the driver's field names, documented in cuda.h")]
+pub(crate) struct GraphNodeParams {
+    pub(crate) kind: c_uint,
+    pub(crate) reserved0: [c_int; 3],
+    pub(crate) detail: GraphNodeDetail,
+    pub(crate) reserved2: i64,
+}
+
 /// `CUlaunchAttribute`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
@@ -188,6 +241,19 @@ mod tests {
         assert_eq!(offset_of!(Memcpy3D, dst_device), offset_of!(sys::CUDA_MEMCPY3D, dstDevice));
         assert_eq!(offset_of!(Memcpy3D, dst_context), offset_of!(sys::CUDA_MEMCPY3D_PEER, dstContext));
         assert_eq!(offset_of!(Memcpy3D, depth), offset_of!(sys::CUDA_MEMCPY3D, Depth));
+        assert_eq!(size_of::<MemsetNodeParams>(), size_of::<sys::CUDA_MEMSET_NODE_PARAMS>());
+        assert_eq!(size_of::<MemcpyNodeParams>(), size_of::<sys::CUDA_MEMCPY_NODE_PARAMS>());
+        assert_eq!(offset_of!(MemcpyNodeParams, copy), offset_of!(sys::CUDA_MEMCPY_NODE_PARAMS, copyParams));
+        assert_eq!(size_of::<GraphNodeParams>(), size_of::<sys::CUgraphNodeParams>());
+        assert_eq!(offset_of!(GraphNodeParams, detail), offset_of!(sys::CUgraphNodeParams, __bindgen_anon_1));
+        assert_eq!(
+            size_of::<sys::CUDA_KERNEL_NODE_PARAMS_v3>(),
+            size_of::<sys::CUDA_KERNEL_NODE_PARAMS_v2>()
+        );
+        assert_eq!(
+            offset_of!(sys::CUDA_KERNEL_NODE_PARAMS_v3, kern),
+            offset_of!(sys::CUDA_KERNEL_NODE_PARAMS_v2, kern)
+        );
         assert_eq!(size_of::<LaunchAttribute>(), size_of::<sys::CUlaunchAttribute>());
         assert_eq!(size_of::<LaunchConfig>(), size_of::<sys::CUlaunchConfig>());
         assert_eq!(offset_of!(LaunchConfig, stream), offset_of!(sys::CUlaunchConfig, hStream));

@@ -37,7 +37,7 @@ unsafe fn rows_of(copy: *const Memcpy2D) -> Vec<Operand> {
 ///
 /// # Safety
 /// The descriptor is null or valid.
-unsafe fn slices_of(copy: *const Memcpy3D) -> Vec<Operand> {
+pub(super) unsafe fn slices_of(copy: *const Memcpy3D) -> Vec<Operand> {
     // SAFETY: the caller's promise.
     let Some(copy) = (unsafe { copy.as_ref() }) else { return Vec::new() };
     let mut operands = Vec::with_capacity(2);

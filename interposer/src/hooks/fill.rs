@@ -12,6 +12,12 @@ fn bytes_of<V>(count: usize) -> usize {
     count.saturating_mul(size_of::<V>())
 }
 
+/// The range that a fill node writes.
+pub(super) fn of_node(node: &MemsetNodeParams) -> Operand {
+    let row = node.width.saturating_mul(node.element_size as usize);
+    Operand::write(node.dst, span(node.pitch, row, node.height))
+}
+
 pub(super) fn words<V: Copy>(
     call: &Call<unsafe extern "C" fn(CUdeviceptr, V, usize) -> CUresult>,
     dst: CUdeviceptr,

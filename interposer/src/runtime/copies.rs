@@ -41,10 +41,7 @@ impl Operand {
 pub(crate) fn handle(stream: Stream, operands: &[Operand], mut issue: impl FnMut() -> CUresult) -> Outcome {
     let Some(arena) = arena() else { return Outcome::Bypass(Reason::NotManaged) };
     if graphs::is_capturing(stream) {
-        let inside = operands.iter().filter(|operand| arena.contains(operand.address));
-        return match graphs::keep(
-            inside.flat_map(|operand| pages(arena, operand)).map(|address| (arena.meaning(address), address)),
-        ) {
+        return match keep(operands) {
             Ok(()) => Outcome::Done(issue()),
             Err(code) => Outcome::Fail(code),
         };
@@ -68,6 +65,14 @@ pub(crate) fn handle(stream: Stream, operands: &[Operand], mut issue: impl FnMut
             }
         }
     }
+}
+
+/// What these ranges show stays where it is: they become a node of a graph.
+pub(crate) fn keep(operands: &[Operand]) -> Result<(), CUresult> {
+    let Some(arena) = arena() else { return Ok(()) };
+    let inside = operands.iter().filter(|operand| arena.contains(operand.address));
+    let addresses = inside.flat_map(|operand| pages(arena, operand));
+    graphs::keep(addresses.map(|address| (arena.meaning(address), address)))
 }
 
 fn attempt(

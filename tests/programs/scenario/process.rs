@@ -69,8 +69,14 @@ fn two_models_at_once() -> Told {
     let live = |pages: u64| -> Told {
         let mut scene = Scene::set(COUNT, pages, MAY_STREAM)?;
         scene.pass()?;
+        // The last pass of learning ends on both threads at once.
+        scene.begin();
+        for at in 0..COUNT as usize {
+            scene.owner(at, || scene.check(scene.main, at))?;
+        }
         scene.synchronize()?;
         together.wait();
+        scene.end();
         scene.learn()?;
         for _ in 0..3 {
             scene.pass()?;

@@ -141,6 +141,31 @@ pub(crate) struct MemsetNodeParameters {
     pub(crate) height: usize,
 }
 
+/// `CUDA_MEMCPY_NODE_PARAMS`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopyNodeParameters {
+    pub(crate) flags: i32,
+    pub(crate) reserved: i32,
+    pub(crate) context: u64,
+    pub(crate) copy: Copy3d,
+}
+
+/// `CUgraphNodeParams`; the detail is a union of 232 bytes, whose meaning is that of the kind.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeParameters {
+    pub(crate) kind: u32,
+    pub(crate) reserved: [u32; 3],
+    pub(crate) detail: [u64; 29],
+    pub(crate) end: u64,
+}
+
+/// `CU_GRAPH_NODE_TYPE_*`.
+pub(crate) const NODE_KERNEL: u32 = 0;
+pub(crate) const NODE_COPY: u32 = 1;
+pub(crate) const NODE_SET: u32 = 2;
+
 /// `CUDA_GRAPH_INSTANTIATE_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -180,6 +205,13 @@ mod tests {
         assert_eq!(offset_of!(Copy3d, target), offset_of!(sys::CUDA_MEMCPY3D, dstXInBytes));
         assert_eq!(size_of::<KernelNodeParameters>(), size_of::<sys::CUDA_KERNEL_NODE_PARAMS_v2>());
         assert_eq!(size_of::<MemsetNodeParameters>(), size_of::<sys::CUDA_MEMSET_NODE_PARAMS>());
+        assert_eq!(size_of::<CopyNodeParameters>(), size_of::<sys::CUDA_MEMCPY_NODE_PARAMS>());
+        assert_eq!(
+            offset_of!(CopyNodeParameters, copy),
+            offset_of!(sys::CUDA_MEMCPY_NODE_PARAMS, copyParams)
+        );
+        assert_eq!(size_of::<NodeParameters>(), size_of::<sys::CUgraphNodeParams>());
+        assert_eq!(offset_of!(NodeParameters, detail), offset_of!(sys::CUgraphNodeParams, __bindgen_anon_1));
         assert_eq!(size_of::<InstantiateParameters>(), size_of::<sys::CUDA_GRAPH_INSTANTIATE_PARAMS>());
     }
 }

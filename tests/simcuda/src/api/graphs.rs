@@ -3,7 +3,10 @@
 
 use super::copies;
 use super::launches::capture_arguments;
-use crate::abi::{Copy3d, InstantiateParameters, KernelNodeParameters, MemsetNodeParameters};
+use crate::abi::{
+    Copy3d, CopyNodeParameters, InstantiateParameters, KernelNodeParameters, MemsetNodeParameters, NODE_COPY,
+    NODE_KERNEL, NODE_SET, NodeParameters,
+};
 use crate::call::{exports, stream_exports};
 use crate::exec::graph::{self, EXECUTABLES, GRAPHS, Graph};
 use crate::exec::work::{HostCall, Work};
@@ -22,6 +25,8 @@ exports! {
     Init cuGraphAddKernelNode_v2(node: Out<u64>, handle: u64, after: In<u64>, count: usize, parameters: In<KernelNodeParameters>) => add_kernel;
     Init cuGraphAddMemcpyNode(node: Out<u64>, handle: u64, after: In<u64>, count: usize, copy: In<Copy3d>, context: u64) => add_copy;
     Init cuGraphAddMemsetNode(node: Out<u64>, handle: u64, after: In<u64>, count: usize, set: In<MemsetNodeParameters>, context: u64) => add_set;
+    Init cuGraphAddNode(node: Out<u64>, handle: u64, after: In<u64>, count: usize, parameters: In<NodeParameters>) => add_any;
+    Init cuGraphAddNode_v2(node: Out<u64>, handle: u64, after: In<u64>, edges: In<u64>, count: usize, parameters: In<NodeParameters>) => add_any_v2;
     Init cuGraphAddHostNode(node: Out<u64>, handle: u64, after: In<u64>, count: usize, call: In<[u64; 2]>) => add_host;
     Init cuGraphAddDependencies(handle: u64, from: In<u64>, to: In<u64>, count: usize) => connect;
     Init cuGraphAddDependencies_v2(handle: u64, from: In<u64>, to: In<u64>, edges: In<u64>, count: usize) => connect_v2;
@@ -34,6 +39,12 @@ exports! {
     Init cuGraphKernelNodeGetParams_v2(node: u64, parameters: Out<KernelNodeParameters>) => kernel_parameters;
     Init cuGraphKernelNodeSetParams_v2(node: u64, parameters: In<KernelNodeParameters>) => set_kernel_parameters;
     Init cuGraphExecKernelNodeSetParams_v2(executable: u64, node: u64, parameters: In<KernelNodeParameters>) => set_executable_parameters;
+    Init cuGraphMemcpyNodeSetParams(node: u64, copy: In<Copy3d>) => set_copy;
+    Init cuGraphMemsetNodeSetParams(node: u64, set: In<MemsetNodeParameters>) => set_fill;
+    Init cuGraphNodeSetParams(node: u64, parameters: In<NodeParameters>) => set_any;
+    Init cuGraphExecMemcpyNodeSetParams(executable: u64, node: u64, copy: In<Copy3d>, context: u64) => set_executable_copy;
+    Init cuGraphExecMemsetNodeSetParams(executable: u64, node: u64, set: In<MemsetNodeParameters>, context: u64) => set_executable_fill;
+    Init cuGraphExecNodeSetParams(executable: u64, node: u64, parameters: In<NodeParameters>) => set_executable_any;
     Init cuGraphInstantiate_v2(executable: Out<u64>, handle: u64, node: Out<u64>, log: Out<u8>, capacity: usize) => instantiate_with_log;
     Init cuGraphInstantiateWithFlags(executable: Out<u64>, handle: u64, flags: u64) => instantiate;
     Init cuGraphExecUpdate_v2(executable: u64, handle: u64, result: Out<[u64; 3]>) => update;
@@ -97,9 +108,34 @@ fn add_kernel(
     add(node, handle, after, count, kernel_work(parameters)?)
 }
 
+fn copy_work(copy: In<Copy3d>) -> Result<Work, Status> {
+    Ok(Work::Copy(Arc::new(copies::job(&copies::parts_3d(&copy.get()?)?, true)?)))
+}
+
+fn set_work(set: In<MemsetNodeParameters>) -> Result<Work, Status> {
+    let given = set.get()?;
+    if !matches!(given.element_bytes, 1 | 2 | 4) {
+        return Err(Status::INVALID_VALUE);
+    }
+    let (unit, width, height) = (u64::from(given.element_bytes), given.width as u64, given.height as u64);
+    let job = copies::set_job(given.target, given.pitch as u64, given.value, unit, width, height)?;
+    Ok(Work::Set(Arc::new(job)))
+}
+
+/// The work of a node whose parameters name its kind.
+fn any_work(parameters: In<NodeParameters>) -> Result<Work, Status> {
+    let given = parameters.get()?;
+    let detail = given.detail.as_ptr() as u64;
+    match given.kind {
+        NODE_KERNEL => kernel_work(In::at(detail)),
+        NODE_COPY => copy_work(In::at(detail + std::mem::offset_of!(CopyNodeParameters, copy) as u64)),
+        NODE_SET => set_work(In::at(detail)),
+        _ => Err(Status::NOT_SUPPORTED),
+    }
+}
+
 fn add_copy(node: Out<u64>, handle: u64, after: In<u64>, count: usize, copy: In<Copy3d>, _: u64) -> Done {
-    let job = copies::job(&copies::parts_3d(&copy.get()?)?, true)?;
-    add(node, handle, after, count, Work::Copy(Arc::new(job)))
+    add(node, handle, after, count, copy_work(copy)?)
 }
 
 fn add_set(
@@ -110,13 +146,28 @@ fn add_set(
     set: In<MemsetNodeParameters>,
     _: u64,
 ) -> Done {
-    let given = set.get()?;
-    if !matches!(given.element_bytes, 1 | 2 | 4) {
-        return Err(Status::INVALID_VALUE);
-    }
-    let (unit, width, height) = (u64::from(given.element_bytes), given.width as u64, given.height as u64);
-    let job = copies::set_job(given.target, given.pitch as u64, given.value, unit, width, height)?;
-    add(node, handle, after, count, Work::Set(Arc::new(job)))
+    add(node, handle, after, count, set_work(set)?)
+}
+
+fn add_any(
+    node: Out<u64>,
+    handle: u64,
+    after: In<u64>,
+    count: usize,
+    parameters: In<NodeParameters>,
+) -> Done {
+    add(node, handle, after, count, any_work(parameters)?)
+}
+
+fn add_any_v2(
+    node: Out<u64>,
+    handle: u64,
+    after: In<u64>,
+    _: In<u64>,
+    count: usize,
+    parameters: In<NodeParameters>,
+) -> Done {
+    add_any(node, handle, after, count, parameters)
 }
 
 fn add_host(node: Out<u64>, handle: u64, after: In<u64>, count: usize, call: In<[u64; 2]>) -> Done {
@@ -234,6 +285,30 @@ fn set_kernel_parameters(node: u64, parameters: In<KernelNodeParameters>) -> Don
 
 fn set_executable_parameters(executable: u64, node: u64, parameters: In<KernelNodeParameters>) -> Done {
     EXECUTABLES.get(executable)?.replace(node, kernel_work(parameters)?)
+}
+
+fn set_copy(node: u64, copy: In<Copy3d>) -> Done {
+    graph::graph_of(node)?.replace(node, copy_work(copy)?)
+}
+
+fn set_fill(node: u64, set: In<MemsetNodeParameters>) -> Done {
+    graph::graph_of(node)?.replace(node, set_work(set)?)
+}
+
+fn set_any(node: u64, parameters: In<NodeParameters>) -> Done {
+    graph::graph_of(node)?.replace(node, any_work(parameters)?)
+}
+
+fn set_executable_copy(executable: u64, node: u64, copy: In<Copy3d>, _: u64) -> Done {
+    EXECUTABLES.get(executable)?.replace(node, copy_work(copy)?)
+}
+
+fn set_executable_fill(executable: u64, node: u64, set: In<MemsetNodeParameters>, _: u64) -> Done {
+    EXECUTABLES.get(executable)?.replace(node, set_work(set)?)
+}
+
+fn set_executable_any(executable: u64, node: u64, parameters: In<NodeParameters>) -> Done {
+    EXECUTABLES.get(executable)?.replace(node, any_work(parameters)?)
 }
 
 fn instantiate(executable: Out<u64>, handle: u64, _: u64) -> Done {
