@@ -44,7 +44,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use crate::ffi::result::CudaResult;
 use arena::Meaning;
 use private::Why;
-use world::{UnitState, world as lock_world};
+use world::{Unit, world as lock_world};
 
 static CONFIG: OnceLock<Config> = OnceLock::new();
 
@@ -113,7 +113,8 @@ pub(crate) fn drop_model(id: ModelId) {
             known.members.retain(|member| member.model != id);
             known.members.is_empty()
         };
-        if alone && let Err(error) = release_unit(unit, Why::ModelGone) {
+        let unnamed = |unit: &Unit| unit.members.is_empty();
+        if alone && let Err(error) = private::let_go(unit, Why::ModelGone, unnamed) {
             crate::log::warning!(
                 "a weight of a model that is gone could not get private memory ({error}); it stays in the ring"
             );
@@ -127,30 +128,9 @@ pub(crate) fn make_private(address: u64) -> CudaResult<bool> {
     let Some(arena) = arena::arena() else { return Ok(false) };
     match arena.meaning(address) {
         Meaning::Nothing => Ok(lock_world().region_of(address).is_some()),
-        Meaning::Learning(unit) => {
-            release_unit(unit, Why::Asked)?;
-            Ok(true)
-        }
-        Meaning::Streamed(unit) => {
-            release_unit(unit, Why::Asked)?;
+        Meaning::Learning(unit) | Meaning::Streamed(unit) => {
+            private::let_go(unit, Why::Asked, |_| true)?;
             Ok(true)
         }
     }
-}
-
-/// The unit gets private pages and is let go: whatever its addresses are used for next, it is no weight that we know.
-fn release_unit(id: UnitId, why: Why) -> CudaResult<()> {
-    private::for_good(id, why)?;
-    let mut world = lock_world();
-    let Some(unit) = world.unit_mut(id) else { return Ok(()) };
-    unit.state = UnitState::Gone;
-    if let Some(arena) = arena::arena() {
-        arena.set_meaning(unit.base, unit.pages, Meaning::Nothing);
-    }
-    for model in world.models.values_mut() {
-        model.units.retain(|&unit| unit != id);
-    }
-    drop(world);
-    learn::recorder(|recorder| recorder.forget_units(&[id]));
-    Ok(())
 }

@@ -9,7 +9,7 @@ use flextensor_core::units::UnitId;
 use super::arena::{Meaning, PAGE, arena};
 use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::world::{Unit, UnitState, World, world};
-use super::{gate, passes, verify};
+use super::{gate, learn, passes, verify};
 use crate::ffi::copy;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::types::CUresult;
@@ -62,25 +62,62 @@ pub(crate) fn keep(id: UnitId, reason: StayReason, why: Why) -> CudaResult<()> {
 
 /// Gives the unit private pages. The calling thread must not be inside the gate. When there is no memory for them, nothing has changed.
 pub(crate) fn for_good(id: UnitId, why: Why) -> CudaResult<()> {
-    let _closed = gate::close();
+    let closed = gate::close();
+    let left = leave(&mut world(), id)?;
+    drop(closed);
+    announce(left, why);
+    Ok(())
+}
+
+/// Gives the unit private pages and lets it go: whatever its addresses are used for next, it is no weight that we know. `still`: asked behind the closed
+/// gate, so that no switch-over and no other model comes between the answer and what follows from it.
+pub(crate) fn let_go(id: UnitId, why: Why, still: impl FnOnce(&Unit) -> bool) -> CudaResult<()> {
+    let closed = gate::close();
     let mut world = world();
-    let Some(unit) = world.unit(id).filter(|unit| unit.state == UnitState::Streamed) else { return Ok(()) };
+    if !world.unit(id).is_some_and(still) {
+        return Ok(());
+    }
+    let left = leave(&mut world, id)?;
+    if let Some(unit) = world.unit_mut(id) {
+        unit.state = UnitState::Gone;
+        if let Some(arena) = arena() {
+            arena.set_meaning(unit.base, unit.pages, Meaning::Nothing);
+        }
+    }
+    for model in world.models.values_mut() {
+        model.units.retain(|&unit| unit != id);
+    }
+    drop(world);
+    drop(closed);
+    learn::recorder(|recorder| recorder.forget_units(&[id]));
+    announce(left, why);
+    Ok(())
+}
+
+/// From the ring to private pages, behind the closed gate. Returns the name of a unit that was streamed.
+fn leave(world: &mut World, id: UnitId) -> CudaResult<Option<String>> {
+    let Some(unit) = world.unit(id).filter(|unit| unit.state == UnitState::Streamed) else { return Ok(None) };
     let (device, context, name) = (unit.device, unit.context, unit.name());
     let done = passes::in_context(context, || {
         let left = match ring_of(device).as_mut() {
-            Some(ring) => take_out(ring, id, &mut world)?,
+            Some(ring) => take_out(ring, id, world)?,
             None => None,
         };
         verify::let_go(left.into_iter().map(|unit| unit.shadow).collect());
         Ok(())
     });
     done.unwrap_or(Err(CudaError(CUresult::CUDA_ERROR_INVALID_CONTEXT)))?;
-    drop(world);
-    match why {
-        Why::Asked | Why::ModelGone => log::info!("{name} has private GPU memory from now on: {why}"),
-        _ => log::notice!("{name} has private GPU memory from now on: {why}"),
+    Ok(Some(name))
+}
+
+fn announce(left: Option<String>, why: Why) {
+    match (left, why) {
+        (None, _) => {}
+        (Some(name), Why::Asked | Why::ModelGone) => {
+            log::info!("{name} has private GPU memory from now on: {why}");
+        }
+        (Some(name), _) => log::notice!("{name} has private GPU memory from now on: {why}"),
     }
-    Ok(())
 }
 
 /// Gives everything that streams private pages.
@@ -107,8 +144,17 @@ fn take_out(ring: &mut Streaming, id: UnitId, world: &mut World) -> CudaResult<O
         release(&handles);
         return Err(error);
     }
-    map_private(ring.device, address, &handles)?;
-    fill(ring, id)?;
+    if let Err(error) = vmm::unmap(address, (pages * PAGE) as usize) {
+        release(&handles);
+        return Err(error);
+    }
+    let mut mapped = 0;
+    let moved = map_private(ring.device, address, &handles, &mut mapped).and_then(|()| fill(ring, id));
+    if let Err(error) = moved {
+        put_back(ring, id, mapped);
+        release(&handles);
+        return Err(error);
+    }
     let left = ring.remove(id);
     hand_over(world, id, address, handles);
     Ok(left)
@@ -144,13 +190,32 @@ fn release(handles: &[Handle]) {
     }
 }
 
-fn map_private(device: i32, address: u64, handles: &[Handle]) -> CudaResult<()> {
-    let bytes = handles.len() * PAGE as usize;
-    vmm::unmap(address, bytes)?;
-    for (page, &handle) in (0..).zip(handles) {
-        vmm::map(address + page * PAGE, PAGE as usize, handle)?;
+/// Where nothing is mapped. `mapped` says how many pages are then, also after an error.
+fn map_private(device: i32, address: u64, handles: &[Handle], mapped: &mut u64) -> CudaResult<()> {
+    for &handle in handles {
+        vmm::map(address + *mapped * PAGE, PAGE as usize, handle)?;
+        *mapped += 1;
     }
-    vmm::allow(address, bytes, device)
+    vmm::allow(address, handles.len() * PAGE as usize, device)
+}
+
+/// The unit's pages of the ring come back under its addresses; they hold what they held. If that fails, no launch may use the ring any more: an error is
+/// better than addresses with nothing behind them.
+fn put_back(ring: &mut Streaming, id: UnitId, mapped: u64) {
+    let again = ring.drain().and_then(|()| {
+        let Some(unit) = ring.unit(id) else { return Ok(()) };
+        if mapped > 0 {
+            vmm::unmap(unit.address, (mapped * PAGE) as usize)?;
+        }
+        for page in 0..unit.pages {
+            let handle = ring.ring[((unit.ring_start + page) % ring.ring.len() as u64) as usize];
+            vmm::map(unit.address + page * PAGE, PAGE as usize, handle)?;
+        }
+        vmm::allow(unit.address, (unit.pages * PAGE) as usize, ring.device)
+    });
+    if let Err(error) = again {
+        ring.fail(error, "the pages of a weight that should have become private could not be put back");
+    }
 }
 
 /// The region owns the new pages; launches need not look at the unit any more.

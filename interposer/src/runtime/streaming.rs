@@ -159,7 +159,8 @@ impl Streaming {
         Ok(context::current()? == self.context)
     }
 
-    fn fail(&mut self, error: CudaError, what: &str) {
+    /// From now on whoever needs the ring gets this error.
+    pub(super) fn fail(&mut self, error: CudaError, what: &str) {
         if self.failed.is_none() {
             crate::log::error!(
                 "the ring of GPU {} failed: {what}: {error}; calls that need it fail from now on",

@@ -20,6 +20,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "an address in a copy" => an_address_in_a_copy(),
         "freed and allocated" => freed_and_allocated(),
         "asked to be private" => asked_to_be_private(),
+        "private memory that is refused" => private_memory_that_is_refused(),
         "dropped and named again" => dropped_and_named_again(),
         "streams come and go" => streams_come_and_go(),
         "modules come and go" => modules_come_and_go(),
@@ -144,6 +145,22 @@ fn asked_to_be_private() -> Told {
     for at in [2, 0, 5] {
         let code = scene.ft.as_ref().map_or(0, |ft| ft.weight_private(scene.weights[at].address));
         assert_eq!(code, 0, "weight {at}");
+        scene.pass()?;
+    }
+    scene.finish()
+}
+
+/// Says how often the calls were made that give a weight private pages, before one is asked for, and whether it was refused.
+fn private_memory_that_is_refused() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    scene.pass()?;
+    scene.synchronize()?;
+    for call in ["cuMemUnmap", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2"] {
+        super::say(call, super::pages::device_bytes(&format!("calls:{call}")));
+    }
+    let code = scene.ft.as_ref().map_or(0, |ft| ft.weight_private(scene.weights[2].address));
+    super::say("refused", u64::from(code == -3));
+    for _ in 0..3 {
         scene.pass()?;
     }
     scene.finish()
