@@ -127,6 +127,19 @@ fn a_length_that_makes_no_sense_is_the_drivers_to_refuse() {
     assert_eq!((said(&outcome, "filled"), said(&outcome, "copied")), (1, 1), "{}", outcome.describe());
 }
 
+#[test]
+fn a_switch_over_that_fails_half_way_puts_every_weight_back() {
+    let mut failed = 0;
+    // The regions take the first twelve calls; the ring, and what views need, the next ones.
+    for call in (13..32).step_by(3) {
+        let outcome = streamed("reads in order").sim("FAULTS", format!("cuMemMap@{call}=999")).start();
+        outcome.assert_success().assert_nothing_detected();
+        assert_eq!(said(&outcome, "mismatches"), 0, "call {call}: {}", outcome.describe());
+        failed += u32::from(outcome.stderr.contains("remapping failed"));
+    }
+    assert!(failed > 2, "{failed} of the refused calls were the switch-over's");
+}
+
 /// Calls of ours that a driver may refuse at any moment.
 const CALLS: &[&str] = &[
     "cuCtxGetCurrent",

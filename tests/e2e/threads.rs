@@ -10,7 +10,8 @@ fn threads_that_run_one_model_at_the_same_time_read_right_bytes() {
 
 #[test]
 fn two_models_that_come_to_their_switch_over_at_once_share_one_ring() {
-    told_well(streamed("two models learnt at once").option("FT_MAX_GPU_MEM", "12MiB"));
+    let outcome = told_well(streamed("two models learnt at once").option("FT_MAX_GPU_MEM", "24MiB"));
+    assert!(said(&outcome, "weights_gpu_bytes") <= 24 << 20, "{}", outcome.describe());
 }
 
 #[test]
