@@ -13,6 +13,7 @@ use std::sync::atomic::AtomicPtr;
 mod capture;
 mod context;
 mod copy;
+mod descriptor;
 mod fill;
 mod launch;
 mod memory;

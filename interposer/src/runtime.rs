@@ -4,7 +4,7 @@
 //! - `memory`, `regions`, `arena`: large allocations as regions of 2 MiB pages in one address range.
 //! - `models`, `world`, `passes`, `learn`: models as they are named, and their passes while they are observed.
 //! - `switch`, `link`, `touched`, `shadow`, `private`: from private pages to the ring and back.
-//! - `launch`, `scan`, `layouts`, `words`, `copies`, `graphs`, `gate`: the way of one call.
+//! - `launch`, `scan`, `layouts`, `words`, `copies`, `escapes`, `graphs`, `gate`: the way of one call.
 //! - `streaming`, `verify`, `measure`: the ring in operation.
 //!
 //! Lock order: gate, world, the reading of shadows (`verify`, never with a ring's lock held), a device's ring, the recorder of `learn`, words.
@@ -12,6 +12,7 @@
 pub(crate) mod arena;
 pub(crate) mod contexts;
 pub(crate) mod copies;
+pub(crate) mod escapes;
 mod gate;
 pub(crate) mod graphs;
 pub(crate) mod launch;

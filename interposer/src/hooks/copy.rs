@@ -1,73 +1,15 @@
-//! Handlers of copies: which ranges each call reads and writes. What follows from that is the runtime's matter; fills are `fill`'s.
+//! Handlers of copies: which ranges each call reads and writes, and which host memory is searched for addresses. What follows from that is the runtime's
+//! matter; what the descriptors of rows and slices say is `descriptor`'s, fills are `fill`'s.
 
 #![expect(unsafe_code, reason = "reads the descriptors that the program passes to the driver")]
 
 use super::Call;
+use super::descriptor::{rows_of, search_rows, search_slices, slices_of};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
 use crate::outcome::Outcome;
 use crate::runtime::copies::{self, Operand};
-
-/// Bytes from the first row's first byte to the last row's last one.
-pub(super) fn span(pitch: usize, width: usize, height: usize) -> usize {
-    if height == 0 { 0 } else { pitch.saturating_mul(height - 1).saturating_add(width) }
-}
-
-/// The device ranges of a copy of rows.
-///
-/// # Safety
-/// The descriptor is null or valid.
-unsafe fn rows_of(copy: *const Memcpy2D) -> Vec<Operand> {
-    // SAFETY: the caller's promise.
-    let Some(copy) = (unsafe { copy.as_ref() }) else { return Vec::new() };
-    let mut operands = Vec::with_capacity(2);
-    let start = |base: u64, pitch: usize, x: usize, y: usize| base + (pitch * y + x) as u64;
-    if matches!(copy.dst_memory_type, memory_type::DEVICE | memory_type::UNIFIED) {
-        let from = start(copy.dst_device, copy.dst_pitch, copy.dst_x_in_bytes, copy.dst_y);
-        operands.push(Operand::write(from, span(copy.dst_pitch, copy.width_in_bytes, copy.height)));
-    }
-    if matches!(copy.src_memory_type, memory_type::DEVICE | memory_type::UNIFIED) {
-        let from = start(copy.src_device, copy.src_pitch, copy.src_x_in_bytes, copy.src_y);
-        operands.push(Operand::read(from, span(copy.src_pitch, copy.width_in_bytes, copy.height)));
-    }
-    operands
-}
-
-/// The device ranges of a copy of slices.
-///
-/// # Safety
-/// The descriptor is null or valid.
-pub(super) unsafe fn slices_of(copy: *const Memcpy3D) -> Vec<Operand> {
-    // SAFETY: the caller's promise.
-    let Some(copy) = (unsafe { copy.as_ref() }) else { return Vec::new() };
-    let mut operands = Vec::with_capacity(2);
-    let bytes = |pitch: usize, height: usize| {
-        let rows = height.max(copy.height);
-        span(pitch.saturating_mul(rows), span(pitch, copy.width_in_bytes, copy.height), copy.depth)
-    };
-    let start = |base: u64, pitch: usize, height: usize, [x, y, z]: [usize; 3]| {
-        base + (pitch * (height.max(copy.height) * z + y) + x) as u64
-    };
-    if matches!(copy.dst_memory_type, memory_type::DEVICE | memory_type::UNIFIED) {
-        let from = start(
-            copy.dst_device,
-            copy.dst_pitch,
-            copy.dst_height,
-            [copy.dst_x_in_bytes, copy.dst_y, copy.dst_z],
-        );
-        operands.push(Operand::write(from, bytes(copy.dst_pitch, copy.dst_height)));
-    }
-    if matches!(copy.src_memory_type, memory_type::DEVICE | memory_type::UNIFIED) {
-        let from = start(
-            copy.src_device,
-            copy.src_pitch,
-            copy.src_height,
-            [copy.src_x_in_bytes, copy.src_y, copy.src_z],
-        );
-        operands.push(Operand::read(from, bytes(copy.src_pitch, copy.src_height)));
-    }
-    operands
-}
+use crate::runtime::escapes::{self, Source};
 
 /// The ranges of a batch of copies; host addresses among them mean nothing to the arena.
 ///
@@ -98,6 +40,9 @@ pub(super) fn any(
     src: CUdeviceptr,
     bytes: usize,
 ) -> Outcome {
+    if let Err(code) = escapes::search_any(Source::flat(src, bytes)) {
+        return Outcome::Fail(code);
+    }
     copies::handle(
         Stream::from(call.null_stream),
         &[Operand::write(dst, bytes), Operand::read(src, bytes)],
@@ -112,6 +57,9 @@ pub(super) fn any_async(
     bytes: usize,
     stream: CUstream,
 ) -> Outcome {
+    if let Err(code) = escapes::search_any(Source::flat(src, bytes)) {
+        return Outcome::Fail(code);
+    }
     copies::handle(
         Stream::from(call.stream(stream)),
         &[Operand::write(dst, bytes), Operand::read(src, bytes)],
@@ -126,7 +74,7 @@ pub(super) fn to_device(
     bytes: usize,
 ) -> Outcome {
     // SAFETY: the program passes the source to the driver in this very call.
-    if let Err(code) = unsafe { copies::search_for_addresses(src.cast(), bytes) } {
+    if let Err(code) = unsafe { escapes::search_host(Source::flat(src.expose_provenance() as u64, bytes)) } {
         return Outcome::Fail(code);
     }
     copies::handle(Stream::from(call.null_stream), &[Operand::write(dst, bytes)], || {
@@ -142,7 +90,7 @@ pub(super) fn to_device_async(
     stream: CUstream,
 ) -> Outcome {
     // SAFETY: the program passes the source to the driver in this very call.
-    if let Err(code) = unsafe { copies::search_for_addresses(src.cast(), bytes) } {
+    if let Err(code) = unsafe { escapes::search_host(Source::flat(src.expose_provenance() as u64, bytes)) } {
         return Outcome::Fail(code);
     }
     copies::handle(Stream::from(call.stream(stream)), &[Operand::write(dst, bytes)], || {
@@ -210,7 +158,11 @@ pub(super) fn rows(
     call: &Call<unsafe extern "C" fn(*const Memcpy2D) -> CUresult>,
     copy: *const Memcpy2D,
 ) -> Outcome {
-    // SAFETY: the program passes the descriptor to the driver in this very call.
+    // SAFETY: the program passes the descriptor, and its source, to the driver in this very call.
+    if let Err(code) = unsafe { search_rows(copy) } {
+        return Outcome::Fail(code);
+    }
+    // SAFETY: as above.
     let operands = unsafe { rows_of(copy) };
     copies::handle(Stream::from(call.null_stream), &operands, || call.invoke(copy))
 }
@@ -220,7 +172,11 @@ pub(super) fn rows_async(
     copy: *const Memcpy2D,
     stream: CUstream,
 ) -> Outcome {
-    // SAFETY: the program passes the descriptor to the driver in this very call.
+    // SAFETY: the program passes the descriptor, and its source, to the driver in this very call.
+    if let Err(code) = unsafe { search_rows(copy) } {
+        return Outcome::Fail(code);
+    }
+    // SAFETY: as above.
     let operands = unsafe { rows_of(copy) };
     copies::handle(Stream::from(call.stream(stream)), &operands, || call.invoke(copy, stream))
 }
@@ -229,7 +185,11 @@ pub(super) fn slices(
     call: &Call<unsafe extern "C" fn(*const Memcpy3D) -> CUresult>,
     copy: *const Memcpy3D,
 ) -> Outcome {
-    // SAFETY: the program passes the descriptor to the driver in this very call.
+    // SAFETY: the program passes the descriptor, and its source, to the driver in this very call.
+    if let Err(code) = unsafe { search_slices(copy) } {
+        return Outcome::Fail(code);
+    }
+    // SAFETY: as above.
     let operands = unsafe { slices_of(copy) };
     copies::handle(Stream::from(call.null_stream), &operands, || call.invoke(copy))
 }
@@ -239,7 +199,11 @@ pub(super) fn slices_async(
     copy: *const Memcpy3D,
     stream: CUstream,
 ) -> Outcome {
-    // SAFETY: the program passes the descriptor to the driver in this very call.
+    // SAFETY: the program passes the descriptor, and its source, to the driver in this very call.
+    if let Err(code) = unsafe { search_slices(copy) } {
+        return Outcome::Fail(code);
+    }
+    // SAFETY: as above.
     let operands = unsafe { slices_of(copy) };
     copies::handle(Stream::from(call.stream(stream)), &operands, || call.invoke(copy, stream))
 }
@@ -271,6 +235,11 @@ pub(super) fn batch_with_index(
 ) -> Outcome {
     // SAFETY: the program passes the lists, of `count` entries each, to the driver in this very call.
     let operands = unsafe { batch_of(dsts, srcs, sizes, count) };
+    let sources = operands.iter().filter(|operand| !operand.writes);
+    let mut sources = sources.map(|operand| Source::flat(operand.address, operand.bytes as usize));
+    if let Err(code) = sources.try_for_each(escapes::search_any) {
+        return Outcome::Fail(code);
+    }
     copies::handle(Stream::from(call.stream(stream)), &operands, || {
         call.invoke(dsts, srcs, sizes, count, attrs, attr_indices, num_attrs, failed, stream)
     })
@@ -301,6 +270,11 @@ pub(super) fn batch(
 ) -> Outcome {
     // SAFETY: the program passes the lists, of `count` entries each, to the driver in this very call.
     let operands = unsafe { batch_of(dsts, srcs, sizes, count) };
+    let sources = operands.iter().filter(|operand| !operand.writes);
+    let mut sources = sources.map(|operand| Source::flat(operand.address, operand.bytes as usize));
+    if let Err(code) = sources.try_for_each(escapes::search_any) {
+        return Outcome::Fail(code);
+    }
     copies::handle(Stream::from(call.stream(stream)), &operands, || {
         call.invoke(dsts, srcs, sizes, count, attrs, attr_indices, num_attrs, stream)
     })

@@ -1,7 +1,7 @@
 //! Handlers of fills: which range each call writes. One handler serves words of 8, 16 and 32 bits. What follows from a write is the runtime's matter.
 
 use super::Call;
-use super::copy::span;
+use super::descriptor::span;
 use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
 use crate::outcome::Outcome;

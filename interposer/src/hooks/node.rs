@@ -3,7 +3,7 @@
 
 #![expect(unsafe_code, reason = "reads the parameters that the program passes to the driver")]
 
-use super::{Call, copy, fill};
+use super::{Call, descriptor, fill};
 use crate::ffi::types::*;
 use crate::outcome::{Outcome, Reason};
 use crate::runtime::{copies, graphs};
@@ -38,7 +38,7 @@ impl NodeParams for *const CUDA_KERNEL_NODE_PARAMS_v2 {
 impl NodeParams for *const Memcpy3D {
     unsafe fn keep(self) -> Result<(), CUresult> {
         // SAFETY: the caller's promise.
-        copies::keep(&unsafe { copy::slices_of(self) })
+        copies::keep(&unsafe { descriptor::slices_of(self) })
     }
 }
 

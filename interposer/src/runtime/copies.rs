@@ -1,23 +1,17 @@
-//! Copies and fills by address: uses, and writes, of weights that no launch shows. Small copies to the device are searched for addresses of weights.
+//! Copies and fills by address: uses, and writes, of weights that no launch shows. Addresses of weights in what they
+//! carry are `escapes`' matter.
 //! Which driver call moves what is said in `hooks/copy` and `hooks/fill`.
 
-#![expect(unsafe_code, reason = "reads the source of small copies")]
-
 use flextensor_core::pager::{Access, Certainty, Hit, Verdict};
-use flextensor_core::plan::StayReason;
 use flextensor_core::units::UnitId;
 
 use super::arena::{Arena, Meaning, PAGE, arena};
 use super::private::Why;
 use super::streaming::ring_of;
-use super::world::world;
 use super::{gate, graphs, learn, private};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::CUresult;
 use crate::outcome::{Outcome, Reason};
-
-/// Copies up to this many bytes are searched: pointer arrays are small.
-const SEARCHED_BYTES: usize = 64 << 10;
 
 /// One side of a copy, or the target of a fill.
 #[derive(Clone, Copy, Debug)]
@@ -165,34 +159,4 @@ fn units_of(arena: &Arena, operands: &[Operand]) -> Vec<(Meaning, bool)> {
         }
     }
     units
-}
-
-/// A small copy to the device may carry addresses of weights to where no launch shows them: such weights stay resident.
-///
-/// # Safety
-/// `source` is what the program passes as host memory of `bytes` bytes.
-pub(crate) unsafe fn search_for_addresses(source: *const u8, bytes: usize) -> Result<(), CUresult> {
-    let Some(arena) = arena() else { return Ok(()) };
-    if source.is_null() || bytes > SEARCHED_BYTES {
-        return Ok(());
-    }
-    for offset in (0..bytes / 8 * 8).step_by(8) {
-        // SAFETY: the word lies within the bytes that the caller vouches for.
-        let word = unsafe { source.add(offset) };
-        // SAFETY: as above; the read needs no alignment.
-        let address = unsafe { word.cast::<u64>().read_unaligned() };
-        match arena.meaning(address) {
-            // It may be named a weight later.
-            Meaning::Nothing if arena.contains(address) => {
-                if let Some(region) = world().region_of_mut(address) {
-                    region.stay = Some(StayReason::Escaped);
-                }
-            }
-            Meaning::Nothing => {}
-            Meaning::Learning(unit) | Meaning::Streamed(unit) => {
-                private::keep(unit, StayReason::Escaped, Why::Escaped).map_err(CUresult::from)?;
-            }
-        }
-    }
-    Ok(())
 }
