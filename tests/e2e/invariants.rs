@@ -46,6 +46,7 @@ fn invariant_4_what_one_launch_reads_never_shares_pages() {
 fn invariant_4_what_is_read_through_pointers_stays_until_its_owner_returns() {
     told_well(streamed("pointers in an owner"));
     told_well(streamed("pointers in an owner that another thread leaves"));
+    told_well(streamed("pointers in an owner of a second model"));
 }
 
 #[test]

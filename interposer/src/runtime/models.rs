@@ -10,6 +10,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::arena::{Meaning, PAGE, arena};
 use super::learn::{self, Holder};
 use super::measure::Measure;
+use super::streaming::ring_of;
 use super::world::{Member, Unit, UnitState, World, world};
 use super::{shadow, touched};
 use crate::ffi::context::{self, Context};
@@ -59,6 +60,8 @@ pub(crate) struct Model {
     pub(crate) stream: Option<Stream>,
     /// Units of each owner that are held for its whole forward.
     pub(crate) held: BTreeMap<u32, Vec<UnitId>>,
+    /// Units that are held for another model's owners: its own passes hold them too, and no owner of its own lets go of them.
+    pub(crate) lent: Vec<UnitId>,
     /// Forwards of such owners that have been entered, on all threads.
     pub(crate) inside: BTreeMap<u32, u32>,
     /// Passes that have begun and not ended.
@@ -84,6 +87,7 @@ pub(crate) fn begin(name: &str, settings: PhaseSettings) -> ModelId {
         measure: Measure::default(),
         stream: None,
         held: BTreeMap::new(),
+        lent: Vec::new(),
         inside: BTreeMap::new(),
         open: 0,
         capturing: false,
@@ -125,6 +129,7 @@ pub(crate) fn end(id: ModelId) -> bool {
             (model.device, model.context) = (device, context);
         }
     }
+    note_lent(&mut world, id);
     prepare_host_memory(&world, id);
     true
 }
@@ -189,6 +194,13 @@ fn unit_for(world: &mut World, model: ModelId, region: u64, weights: &[Named]) -
             let unit = world.unit_mut(id)?;
             unit.members.extend(members);
             unit.hold |= hold;
+            // It may be in the ring already.
+            if hold
+                && let Some(ring) = ring_of(unit.device).as_mut()
+                && let Some(streamed) = ring.unit_mut(id)
+            {
+                streamed.hold = true;
+            }
             id
         }
         None => {
@@ -251,6 +263,22 @@ fn held_units(
         }
     }
     held
+}
+
+/// Tells every model with a member in a held unit of this model, and with no owner that the unit is held for.
+fn note_lent(world: &mut World, id: ModelId) {
+    let units = world.models.get(&id).map(|model| model.units.clone()).unwrap_or_default();
+    for unit in units {
+        let Some(known) = world.unit(unit).filter(|unit| unit.hold) else { continue };
+        let holders: BTreeSet<ModelId> = known.members.iter().map(|member| member.model).collect();
+        for holder in holders {
+            if let Some(model) = world.models.get_mut(&holder)
+                && !model.held.values().flatten().chain(&model.lent).any(|&known| known == unit)
+            {
+                model.lent.push(unit);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

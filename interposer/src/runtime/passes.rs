@@ -2,10 +2,11 @@
 //! leads to the switch-over.
 
 use flextensor_core::phase::{Phase, PhaseCommand, PhaseEvent, step};
-use flextensor_core::units::ModelId;
+use flextensor_core::units::{ModelId, UnitId};
 
+use super::models::Model;
 use super::streaming::ring_of;
-use super::world::world;
+use super::world::{World, world};
 use super::{graphs, learn, switch};
 use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
@@ -76,9 +77,11 @@ pub(crate) fn end(id: ModelId) {
         if let Some(stream) = stream {
             in_context(context, || model.measure.end(stream));
         }
+        let lent = lent_units(&world, id);
         drop(world);
         in_context(context, || {
             if let Some(ring) = ring_of(device).as_mut() {
+                ring.end_uses(lent.into_iter());
                 ring.pager.pass_end(id);
                 ring.prefetch(stream.unwrap_or(Stream::LEGACY));
             }
@@ -95,6 +98,14 @@ pub(crate) fn end(id: ModelId) {
     if commands.contains(&PhaseCommand::StartInference) {
         in_context(context, || switch::switch_over(id));
     }
+}
+
+/// Units that the model's passes hold for other models' sake, and that none of those is running for now.
+fn lent_units(world: &World, id: ModelId) -> Vec<UnitId> {
+    let Some(model) = world.models.get(&id).filter(|model| model.open == 0) else { return Vec::new() };
+    let holds = |other: &Model, unit| other.held.values().flatten().any(|&held| held == unit);
+    let running = |unit| world.models.values().any(|other| other.open > 0 && holds(other, unit));
+    model.lent.iter().copied().filter(|&unit| !running(unit)).collect()
 }
 
 fn remember_stream(id: ModelId, stream: Stream) {
@@ -130,9 +141,7 @@ pub(crate) fn owner_exit(id: ModelId, owner: u32) {
             return;
         }
     }
-    if model.phase.phase() != Phase::Inference {
-        return;
-    }
+    // Also while the model is learnt: another model may have brought its units into the ring.
     let Some(units) = model.held.get(&owner).cloned() else { return };
     let (context, device) = (model.context, model.device);
     drop(world);

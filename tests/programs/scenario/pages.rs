@@ -39,6 +39,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
                     .expect("a thread that only enters and leaves")
             })
         }),
+        "pointers in an owner of a second model" => pointers_in_a_second_model(),
         "a length that makes no sense" => a_length_that_makes_no_sense(),
         "budget" => budget(),
         "addresses" => addresses(),
@@ -167,27 +168,46 @@ fn a_stale_word() -> Told {
     scene.finish()
 }
 
-/// A kernel stores the address, and others read through it, without showing it, until the owner returns.
+/// A kernel stores the address, and another one reads through it, without showing it, before the owner returns.
 /// `between`: what happens after the launch that shows the weight and before the one that reads it.
+fn through_pointers(scene: &Scene, at: usize, between: impl Fn(&Scene, usize) -> Done) -> Done {
+    let weight = scene.weights[at];
+    scene.launch("prepare_pointers", &[scene.array, weight.address, 0, 0, 0, 1])?;
+    between(scene, at)?;
+    // Somebody else's weight comes between: it must not take the pages.
+    let neighbour = (at + 1) % COUNT as usize;
+    scene.check(scene.main, neighbour)?;
+    let seeds = Struct(vec![weight.seed, 0, 0, 0]);
+    use harness::gpu::Argument::Word;
+    let arguments = [Word(scene.array), Word(1), Word(weight.bytes), seeds, Word(scene.counter)];
+    scene.gpu.launch("check_indirect", scene.main, &arguments)
+}
+
 fn pointers_in_an_owner(between: fn(&Scene, usize) -> Done) -> Told {
     let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM | INDIRECT)?;
-    let forward = |scene: &Scene, at: usize| {
-        let weight = scene.weights[at];
-        scene.launch("prepare_pointers", &[scene.array, weight.address, 0, 0, 0, 1])?;
-        between(scene, at)?;
-        // Somebody else's weight comes between: it must not take the pages.
-        let neighbour = (at + 1) % COUNT as usize;
-        scene.check(scene.main, neighbour)?;
-        let seeds = Struct(vec![weight.seed, 0, 0, 0]);
-        use harness::gpu::Argument::Word;
-        let arguments = [Word(scene.array), Word(1), Word(weight.bytes), seeds, Word(scene.counter)];
-        scene.gpu.launch("check_indirect", scene.main, &arguments)
-    };
+    let forward = |scene: &Scene, at: usize| through_pointers(scene, at, between);
     for _ in 0..8 {
         scene.pass_with(forward)?;
     }
     scene.learn()?;
     scene.pass_with(forward)?;
+    scene.finish()
+}
+
+/// The weights stream already when a second model names them as read through pointers; both models' passes go on.
+fn pointers_in_a_second_model() -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    let first = scene.model;
+    scene.weights.iter_mut().for_each(|weight| weight.flags |= INDIRECT);
+    scene.name();
+    let second = scene.model;
+    for _ in 0..4 {
+        scene.model = second;
+        scene.pass_with(|scene, at| through_pointers(scene, at, |_, _| Ok(())))?;
+        scene.model = first;
+        scene.pass()?;
+        scene.pass()?;
+    }
     scene.finish()
 }
 
