@@ -103,6 +103,7 @@ pub(crate) unsafe extern "C" fn ft_model_owner(
     // SAFETY: the caller's promise.
     let class = unsafe { text(class) }.unwrap_or_default();
     call(NOT_NOW, || match world().models.get_mut(&ModelId(model)) {
+        Some(model) if model.is_ended() => NOT_NOW,
         Some(model) => {
             model.owners.insert(owner, Owner { path, class, trap });
             DONE
@@ -127,6 +128,7 @@ pub(crate) unsafe extern "C" fn ft_model_weight(
     // SAFETY: the caller's promise.
     let name = unsafe { text(name) }.unwrap_or_default();
     call(NOT_NOW, || match world().models.get_mut(&ModelId(model)) {
+        Some(model) if model.is_ended() => NOT_NOW,
         Some(model) if address != 0 && bytes != 0 && address.checked_add(bytes).is_some() => {
             model.named.push(Named { name, address, bytes, owner, flags });
             DONE

@@ -122,6 +122,12 @@ fn a_weight_that_is_refused_private_pages_half_way_is_read_from_the_ring_as_befo
 }
 
 #[test]
+fn owners_and_weights_that_are_named_after_their_model_ended_are_refused() {
+    let outcome = told_well(streamed("named after the end"));
+    assert_eq!(said(&outcome, "refused"), 1, "{}", outcome.describe());
+}
+
+#[test]
 fn a_length_that_makes_no_sense_is_the_drivers_to_refuse() {
     let outcome = told_well(streamed("a length that makes no sense").sim("STRICT", "0"));
     assert_eq!((said(&outcome, "filled"), said(&outcome, "copied")), (1, 1), "{}", outcome.describe());

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flextensor_core::phase::{PhaseEvent, PhaseSettings, PhaseState, step};
+use flextensor_core::phase::{Phase, PhaseEvent, PhaseSettings, PhaseState, step};
 use flextensor_core::plan::StayReason;
 use flextensor_core::units::{ModelId, UnitId};
 
@@ -68,6 +68,13 @@ pub(crate) struct Model {
     pub(crate) open: u32,
     /// Captures were under way when its current pass began.
     pub(crate) capturing: bool,
+}
+
+impl Model {
+    /// All is named: nothing may be added.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.phase.phase() != Phase::NotInitialized
+    }
 }
 
 /// A new model; nothing is decided before [`end`].

@@ -44,6 +44,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "freed and allocated" => freed_and_allocated(),
         "asked to be private" => asked_to_be_private(),
         "private memory that is refused" => private_memory_that_is_refused(),
+        "named after the end" => named_after_the_end(),
         "dropped and named again" => dropped_and_named_again(),
         "streams come and go" => streams_come_and_go(),
         "modules come and go" => modules_come_and_go(),
@@ -210,6 +211,17 @@ fn private_memory_that_is_refused() -> Told {
     for _ in 0..3 {
         scene.pass()?;
     }
+    scene.finish()
+}
+
+/// Says whether owners and weights that come too late were refused.
+fn named_after_the_end() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let (weight, ft) = (scene.weights[0], scene.ft.as_ref());
+    let owner = ft.map_or(0, |ft| ft.model_owner(scene.model, 9, "late", "Linear", -1));
+    let named =
+        ft.map_or(0, |ft| ft.model_weight(scene.model, "late.weight", weight.address, weight.bytes, 9, 1));
+    super::say("refused", u64::from((owner, named) == (-1, -1)));
     scene.finish()
 }
 
