@@ -173,9 +173,9 @@ fn check(job: Job) {
     let mut words = words();
     for &word in &job.suspects {
         words.end_check(word);
-        if let Some(clean) = verdict {
-            words.judge(word, clean);
-        }
+    }
+    if let Some(clean) = verdict {
+        words.judge(&job.suspects, clean);
     }
 }
 

@@ -71,11 +71,14 @@ impl Words {
         !known.writer && known.clean >= PROOFS
     }
 
-    /// The bytes after a launch by this word were those of before (`clean`) or not.
-    pub(crate) fn judge(&mut self, word: Word, clean: bool) {
-        let known = self.entry(word);
-        known.clean = known.clean.saturating_add(u8::from(clean));
-        known.writer |= !clean;
+    /// The bytes after launches by these words were those of before (`clean`) or not. A change is the writing of one of them: only a word that stands alone
+    /// is a writer for good; others have to be proven anew, so that readers do not pay for ever for what somebody else wrote once.
+    pub(crate) fn judge(&mut self, suspects: &[Word], clean: bool) {
+        for &word in suspects {
+            let known = self.entry(word);
+            known.clean = if clean { known.clean.saturating_add(1) } else { 0 };
+            known.writer |= !clean && suspects.len() == 1;
+        }
     }
 
     /// Whether a check of this word should be started; at most one is under way at a time.
@@ -104,13 +107,29 @@ mod tests {
     fn a_word_is_read_only_after_two_clean_checks_and_never_after_a_change() {
         let mut words = Words::default();
         let word = Word::of(4096, 8);
-        words.judge(word, true);
+        words.judge(&[word], true);
         assert!(!words.reads_only(word));
-        words.judge(word, true);
+        words.judge(&[word], true);
         assert!(words.reads_only(word));
-        words.judge(word, false);
-        words.judge(word, true);
+        words.judge(&[word], false);
+        words.judge(&[word], true);
         assert!(!words.reads_only(word));
+    }
+
+    #[test]
+    fn of_several_suspects_of_a_change_none_is_a_writer_and_each_has_to_be_proven_anew() {
+        let mut words = Words::default();
+        let (reader, writer) = (Word::of(4096, 8), Word::of(8192, 0));
+        words.judge(&[reader], true);
+        words.judge(&[writer, reader], false);
+        words.judge(&[reader], true);
+        assert!(!words.reads_only(reader), "a proof from before the change counts");
+        words.judge(&[reader], true);
+        assert!(words.reads_only(reader));
+        words.judge(&[writer], false);
+        words.judge(&[writer], true);
+        words.judge(&[writer], true);
+        assert!(!words.reads_only(writer));
     }
 
     #[test]
@@ -125,10 +144,10 @@ mod tests {
     fn checks_that_an_unload_overtook_prove_nothing_of_the_next_kernel_with_the_handle() {
         let mut words = Words::default();
         let before = Word::of(1, 0);
-        words.judge(before, true);
+        words.judge(&[before], true);
         words.forget_all();
-        words.judge(before, true);
-        words.judge(before, true);
+        words.judge(&[before], true);
+        words.judge(&[before], true);
         assert!(!words.reads_only(Word::of(1, 0)));
     }
 }
