@@ -31,6 +31,14 @@ fn a_context_takes_its_ring_with_it_and_the_next_one_gets_its_own() {
 }
 
 #[test]
+fn the_last_release_of_the_primary_context_takes_its_ring_and_all_memory_with_it() {
+    let outcome = told_well(streamed("the primary context comes and goes"));
+    assert_eq!(said(&outcome, "left"), 0, "{}", outcome.describe());
+    let report = outcome.report.as_ref().unwrap_or_else(|| panic!("no report: {}", outcome.describe()));
+    assert!(report["counters"]["bytes_in"].as_u64() > Some(0), "{report:#}");
+}
+
+#[test]
 fn a_weight_that_another_context_uses_leaves_the_ring_of_this_one() {
     let outcome = told_well(streamed("used in another context"));
     assert!(outcome.stderr.contains("in another context than the ring's"), "{}", outcome.describe());

@@ -1,4 +1,4 @@
-//! Contexts: which one a thread has, and work inside another. We never create one; `retain_primary` only keeps the program's alive.
+//! Contexts: which one a thread has, and work inside another. We never create one, and keep none alive.
 
 #![expect(unsafe_code, reason = "typed calls into the driver")]
 
@@ -71,4 +71,25 @@ pub(crate) fn device() -> CudaResult<i32> {
     // SAFETY: the pointer is to a local that lives through the call.
     unsafe { driver().cuCtxGetDevice(&mut device) }.ok()?;
     Ok(device)
+}
+
+/// The device's primary context, if it is alive. `device`: an ordinal.
+pub(crate) fn primary(device: i32) -> Option<Context> {
+    if !primary_is_alive(device) {
+        return None;
+    }
+    let mut raw: CUcontext = std::ptr::null_mut();
+    // SAFETY: the pointer is to a local that lives through the call.
+    unsafe { driver().cuDevicePrimaryCtxRetain(&mut raw, device) }.ok().ok()?;
+    // SAFETY: gives back what was taken just now; the program's own hold keeps the context.
+    let _ = unsafe { driver().cuDevicePrimaryCtxRelease_v2(device) };
+    Some(raw.into())
+}
+
+/// Whether the device has a primary context now.
+pub(crate) fn primary_is_alive(device: i32) -> bool {
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: both pointers are to locals that live through the call.
+    unsafe { driver().cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) }.is_success()
+        && active != 0
 }

@@ -1,7 +1,7 @@
 //! Handlers of contexts and streams that end.
 
 use super::{Call, module};
-use crate::ffi::context::Context;
+use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
 use crate::outcome::{Outcome, Reason};
@@ -18,17 +18,28 @@ pub(super) fn reset_primary(
     _call: &Call<unsafe extern "C" fn(CUdevice) -> CUresult>,
     device: CUdevice,
 ) -> Outcome {
-    contexts::device_reset(device);
+    if let Some(primary) = context::primary(device) {
+        contexts::gone(primary);
+    }
     module::forget();
     Outcome::Bypass(Reason::Observed)
 }
 
+/// Whether it was the last release is known only behind it.
 pub(super) fn release_primary(
-    _call: &Call<unsafe extern "C" fn(CUdevice) -> CUresult>,
-    _device: CUdevice,
+    call: &Call<unsafe extern "C" fn(CUdevice) -> CUresult>,
+    device: CUdevice,
 ) -> Outcome {
     module::forget();
-    Outcome::Bypass(Reason::Observed)
+    let primary = context::primary(device);
+    if let Some(primary) = primary {
+        contexts::prepare(primary);
+    }
+    let code = call.invoke(device);
+    if let Some(primary) = primary.filter(|_| code.is_success() && !context::primary_is_alive(device)) {
+        contexts::ended(primary);
+    }
+    Outcome::Done(code)
 }
 
 pub(super) fn destroy_stream(

@@ -5,30 +5,38 @@ use flextensor_core::units::UnitId;
 use super::arena::{Meaning, arena};
 use super::private::{self, Why};
 use super::regions::Region;
-use super::streaming::{MAX_DEVICES, Streaming, ring_of};
-use super::world::{UnitState, world};
-use super::{gate, learn, verify};
+use super::streaming::{MAX_DEVICES, ring_of};
+use super::world::{UnitState, World, world};
+use super::{gate, learn, snapshot, verify};
 use crate::ffi::context::{self, Context};
 use crate::log;
 
 /// The context is about to be destroyed.
 pub(crate) fn gone(context: Context) {
-    verify::settle();
-    let here = |region: &Region| region.context == context;
-    rescue_others(|ring| ring.context == context, here);
-    forget(here, |ring| ring.context == context);
+    prepare(context);
+    forget(context, true);
 }
 
-/// The device's primary context is about to be reset.
-pub(crate) fn device_reset(device: i32) {
+/// The context may be about to be destroyed: what others need of it is saved. Changes nothing if it lives on.
+pub(crate) fn prepare(context: Context) {
     verify::settle();
-    forget(|region| region.device == device, |ring| ring.device == device);
+    // At the end of a program this is the last moment that there is something to be told.
+    let has_models = world().models.values().any(|model| model.context == context);
+    if has_models {
+        snapshot::remember();
+    }
+    rescue_others(context);
+}
+
+/// The context has been destroyed, after [`prepare`].
+pub(crate) fn ended(context: Context) {
+    forget(context, false);
 }
 
 /// Units of other contexts in a ring that ends get private pages while the ring still turns.
-fn rescue_others(ends: impl Fn(&Streaming) -> bool, goes: impl Fn(&Region) -> bool) {
+fn rescue_others(context: Context) {
     for device in 0..MAX_DEVICES as i32 {
-        if !ring_of(device).as_ref().is_some_and(|ring| ends(ring)) {
+        if ring_of(device).as_ref().is_none_or(|ring| ring.context != context) {
             continue;
         }
         let others: Vec<UnitId> = {
@@ -36,7 +44,7 @@ fn rescue_others(ends: impl Fn(&Streaming) -> bool, goes: impl Fn(&Region) -> bo
             let streamed =
                 world.units.iter().filter(|unit| unit.state == UnitState::Streamed && unit.device == device);
             streamed
-                .filter(|unit| world.region_of(unit.base).is_some_and(|region| !goes(region)))
+                .filter(|unit| world.region_of(unit.base).is_some_and(|region| region.context != context))
                 .map(|unit| unit.id)
                 .collect()
         };
@@ -48,17 +56,19 @@ fn rescue_others(ends: impl Fn(&Streaming) -> bool, goes: impl Fn(&Region) -> bo
     }
 }
 
-fn forget(goes: impl Fn(&Region) -> bool, ends: impl Fn(&Streaming) -> bool) {
+/// `alive`: it still is, so that its work can be waited for.
+fn forget(context: Context, alive: bool) {
     let _closed = gate::close();
     let mut world = world();
-    let bases: Vec<u64> =
-        world.regions.values().filter(|region| goes(region)).map(|region| region.base).collect();
-    let Some(arena) = arena().filter(|_| !bases.is_empty()) else { return };
+    forget_models(&mut world, context);
+    let here = |region: &&Region| region.context == context;
+    let bases: Vec<u64> = world.regions.values().filter(here).map(|region| region.base).collect();
+    let Some(arena) = arena() else { return };
     let mut gone = Vec::new();
     for base in bases {
         let Some(region) = world.regions.remove(&base) else { continue };
         // The driver would wait for the context's work; what is unmapped before must not be in use.
-        if let Err(error) = context::with_current(region.context, context::synchronize) {
+        if alive && let Err(error) = context::with_current(context, context::synchronize) {
             log::debug!("waiting for the users of {:#x} failed: {error}", region.base);
         }
         arena.set_meaning(region.base, region.pages(), Meaning::Nothing);
@@ -74,14 +84,28 @@ fn forget(goes: impl Fn(&Region) -> bool, ends: impl Fn(&Streaming) -> bool) {
     }
     for device in 0..MAX_DEVICES as i32 {
         let mut ring = ring_of(device);
-        let gone = if ring.as_ref().is_some_and(|ring| ends(ring)) { ring.take() } else { None };
+        let ends = ring.as_ref().is_some_and(|ring| ring.context == context);
+        let gone = if ends { ring.take() } else { None };
         drop(ring);
         if let Some(ring) = gone {
             world.decided.remove(&device);
-            ring.close();
+            if alive { ring.close() } else { ring.close_without_context() }
         }
+    }
+    for model in world.models.values_mut() {
+        model.units.retain(|unit| !gone.contains(unit));
     }
     drop(world);
     log::debug!("a context ended with {} units", gone.len());
     learn::recorder(|recorder| recorder.forget_units(&gone));
+}
+
+/// Nothing may be recorded in the context any more, by whatever name: handles come back.
+fn forget_models(world: &mut World, context: Context) {
+    for model in world.models.values_mut().filter(|model| model.context == context) {
+        model.context = Context::NONE;
+        model.stream = None;
+        model.measure.forget_events();
+    }
+    learn::recorder(|recorder| recorder.forget_context(context));
 }

@@ -11,6 +11,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::arena::Meaning;
 use super::scan::Found;
 use super::words::{Word, words};
+use crate::ffi::context::{self, Context};
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::Stream;
@@ -45,6 +46,8 @@ struct Pass {
     entered: BTreeSet<u32>,
     traps: Vec<u32>,
     stream: Option<Stream>,
+    /// Where its stream and events belong.
+    context: Context,
 }
 
 /// Everything learnt.
@@ -54,7 +57,8 @@ pub(crate) struct Recorder {
     active: Vec<Pass>,
     finished: Vec<Pass>,
     pub(crate) collector: ProfileCollector,
-    spare: Vec<Event>,
+    /// Events to be used again, by context.
+    spare: BTreeMap<Context, Vec<Event>>,
     /// Units that launches showed in their owner's forward.
     shown: BTreeSet<UnitId>,
     /// Owners whose forward was ever entered.
@@ -123,8 +127,7 @@ pub(crate) fn before_launch(found: &[Found], stream: Stream) {
         let starting: Vec<usize> =
             (0..recorder.active.len()).filter(|&at| waiting(&recorder.active[at])).collect();
         for at in starting {
-            let mark = recorder.mark(stream);
-            recorder.active[at].start = mark;
+            recorder.active[at].start = recorder.mark_in(at, stream);
         }
     });
 }
@@ -182,17 +185,18 @@ impl Recorder {
             entered: BTreeSet::new(),
             traps: Vec::new(),
             stream: None,
+            context: Context::NONE,
         });
     }
 
     /// The pass has ended. `keep`: it counts as an observation.
     pub(crate) fn pass_end(&mut self, model: ModelId, keep: bool) {
         let Some(at) = self.active.iter().rposition(|pass| pass.model == model) else { return };
-        let mut pass = self.active.remove(at);
         // A mark on a stream that captures would become the capture's.
-        if let Some(stream) = pass.stream.filter(|_| pass.timed && keep) {
-            pass.end = self.mark(stream);
+        if let Some(stream) = self.active[at].stream.filter(|_| self.active[at].timed && keep) {
+            self.active[at].end = self.mark_in(at, stream);
         }
+        let pass = self.active.remove(at);
         if keep {
             self.finished.push(pass);
         } else {
@@ -248,6 +252,18 @@ impl Recorder {
         }
     }
 
+    /// The context is gone, and everything in it.
+    pub(crate) fn forget_context(&mut self, context: Context) {
+        self.spare.remove(&context);
+        let passes = self.active.iter_mut().chain(&mut self.finished);
+        for pass in passes.filter(|pass| pass.context == context) {
+            (pass.stream, pass.start, pass.end) = (None, None, None);
+            pass.uses.iter_mut().for_each(|seen| seen.end = None);
+            // What it measured is lost, and so is what it would still measure.
+            pass.timed = false;
+        }
+    }
+
     /// These units are gone.
     pub(crate) fn forget_units(&mut self, units: &[UnitId]) {
         self.holders.retain(|unit, _| !units.contains(unit));
@@ -269,7 +285,9 @@ impl Recorder {
         let Some(holders) = self.holders.get(&unit) else { return Noted::Doubtful };
         let Some((at, holder, certain)) = self.use_of(holders) else { return Noted::Doubtful };
         let timed = self.active[at].timed;
-        self.active[at].stream = Some(stream);
+        if self.is_of(at, context::current().unwrap_or(Context::NONE)) {
+            self.active[at].stream = Some(stream);
+        }
         let group = self.active[at].uses.iter_mut().rev().take_while(|seen| seen.owner == holder.owner);
         if let Some(seen) = group.into_iter().find(|seen| seen.unit == unit) {
             if let Some(end) = seen.end {
@@ -280,7 +298,7 @@ impl Recorder {
         if certain {
             self.shown.insert(unit);
         }
-        let end = if timed { self.mark(stream) } else { None };
+        let end = if timed { self.mark_in(at, stream) } else { None };
         self.active[at].uses.push(Seen { unit, owner: holder.owner, certain, end });
         if certain { Noted::Began } else { Noted::GoesOn }
     }
@@ -303,8 +321,22 @@ impl Recorder {
         None
     }
 
-    fn mark(&mut self, stream: Stream) -> Option<Event> {
-        let event = match self.spare.pop() {
+    /// Whether the pass runs in this context; the first one that is asked about is it.
+    fn is_of(&mut self, at: usize, context: Context) -> bool {
+        let pass = &mut self.active[at];
+        if pass.context.is_none() {
+            pass.context = context;
+        }
+        pass.context == context && !context.is_none()
+    }
+
+    /// A mark of the pass; none in another context than its own, where it could not be compared.
+    fn mark_in(&mut self, at: usize, stream: Stream) -> Option<Event> {
+        let context = context::current().ok()?;
+        if !self.is_of(at, context) {
+            return None;
+        }
+        let event = match self.spare.get_mut(&context).and_then(Vec::pop) {
             Some(event) => event,
             None => event::create(true).ok()?,
         };
@@ -312,9 +344,9 @@ impl Recorder {
     }
 
     fn recycle(&mut self, pass: &Pass) {
-        self.spare.extend(
-            pass.start.into_iter().chain(pass.end).chain(pass.uses.iter().filter_map(|seen| seen.end)),
-        );
+        let ends = pass.uses.iter().filter_map(|seen| seen.end);
+        let events = pass.start.into_iter().chain(pass.end).chain(ends);
+        self.spare.entry(pass.context).or_default().extend(events);
     }
 }
 

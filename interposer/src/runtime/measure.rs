@@ -62,6 +62,13 @@ impl Measure {
         }
     }
 
+    /// The context of all events is gone; what was measured stays.
+    pub(crate) fn forget_events(&mut self) {
+        self.open = None;
+        self.in_flight.clear();
+        self.spare.clear();
+    }
+
     /// Median and number of the passes of each shape, in milliseconds.
     pub(crate) fn medians(&self) -> impl Iterator<Item = (u64, f64, usize)> {
         self.samples.iter().map(|(&shape, samples)| {

@@ -44,7 +44,7 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
         learn::recorder(|recorder| recorder.pass_begin(id, shape, phase.records_times()));
         return;
     }
-    if model.capturing {
+    if model.capturing || context.is_none() {
         return;
     }
     if let Some(stream) = stream {
@@ -71,7 +71,7 @@ pub(crate) fn end(id: ModelId) {
     }
     let (context, device, stream) = (model.context, model.device, model.stream);
     if model.phase.phase() == Phase::Inference {
-        if captured {
+        if captured || context.is_none() {
             return;
         }
         if let Some(stream) = stream {

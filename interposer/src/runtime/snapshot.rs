@@ -174,10 +174,10 @@ fn hooks() -> Value {
 
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// The report as it stood before the last model was let go: at the end of a program nothing is left to be told.
+/// The report as it stood before the last model was let go, or its context: at the end of a program nothing is left to be told.
 static BEFORE: Mutex<Option<Value>> = Mutex::new(None);
 
-/// A model is about to be let go.
+/// A model, or its context, is about to be let go.
 pub(crate) fn remember() {
     if super::config().report.is_some() {
         let now = report();
@@ -186,7 +186,7 @@ pub(crate) fn remember() {
 }
 
 fn last_word() -> Value {
-    let none_left = world().models.is_empty();
+    let none_left = world().models.values().all(|model| model.context.is_none());
     let before = BEFORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
     before.filter(|_| none_left).unwrap_or_else(report)
 }

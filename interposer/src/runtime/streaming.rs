@@ -243,9 +243,6 @@ impl Streaming {
     /// Gives everything back to the driver, and the host memory of what was in it. Nothing is mapped to its pages, nobody waits for its events, and the
     /// calling thread holds no ring's lock.
     pub(crate) fn close(self) {
-        let mut gone = GONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        gone.iter_mut().zip(self.counted()).for_each(|(sum, one)| *sum += one);
-        drop(gone);
         let gone = context::with_current(self.context, || {
             self.drain()?;
             self.gpu.events.iter().try_for_each(|&event| event::destroy(event))?;
@@ -256,6 +253,19 @@ impl Streaming {
         if let Err(error) = gone {
             crate::log::debug!("the copy streams of a ring could not be closed: {error}");
         }
+        self.let_go_of_pages();
+    }
+
+    /// The same when its context is gone, and with it streams, events and registrations.
+    pub(crate) fn close_without_context(self) {
+        verify::let_go(self.units.iter().flatten().map(|unit| unit.shadow).collect());
+        self.let_go_of_pages();
+    }
+
+    fn let_go_of_pages(self) {
+        let mut gone = GONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        gone.iter_mut().zip(self.counted()).for_each(|(sum, one)| *sum += one);
+        drop(gone);
         for handle in self.ring {
             let _ = vmm::release(handle);
         }

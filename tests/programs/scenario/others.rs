@@ -49,6 +49,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "streams come and go" => streams_come_and_go(),
         "modules come and go" => modules_come_and_go(),
         "contexts come and go" => contexts_come_and_go(),
+        "the primary context comes and goes" => the_primary_context_comes_and_goes(),
         "used in another context" => used_in_another_context(),
         _ => return None,
     })
@@ -341,6 +342,30 @@ fn contexts_come_and_go() -> Told {
         wrong += scene.finish()?;
         check("cuCtxDestroy", scene.gpu.driver.context_destroy(context))?;
         super::say("left", super::pages::device_bytes("device_bytes"));
+    }
+    Ok(wrong)
+}
+
+/// The primary context ends with its last release, in the middle of learning or later; the next one has models and a ring of its own. Models of contexts
+/// that are gone still report passes.
+fn the_primary_context_comes_and_goes() -> Told {
+    let (mut wrong, mut before): (u64, Option<Scene>) = (0, None);
+    for round in 0..4 {
+        let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
+        if round % 2 == 0 {
+            scene.learn()?;
+        }
+        for _ in 0..2 {
+            scene.pass()?;
+            if let Some(old) = &before {
+                old.begin();
+                old.end();
+            }
+        }
+        wrong += scene.finish()?;
+        check("cuDevicePrimaryCtxRelease", scene.gpu.driver.primary_release(0))?;
+        super::say("left", super::pages::device_bytes("device_bytes"));
+        before = Some(scene);
     }
     Ok(wrong)
 }
