@@ -100,7 +100,12 @@ def test_a_pass_lost_to_an_interrupt_is_ended_before_the_next_one(calls, nets):
     arrive()
     net = nets.Net()
     net(nets.tokens)
-    forward, net.forward = net.forward, lambda tokens: exec("raise KeyboardInterrupt")
+
+    # Not by exec of a text: the interpreter would remember that as unhandled, and end this process like one that was interrupted.
+    def interrupted(tokens):
+        raise KeyboardInterrupt
+
+    forward, net.forward = net.forward, interrupted
     with pytest.raises(KeyboardInterrupt):
         net(nets.tokens)
     net.forward = forward

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::resolve;
 
@@ -21,7 +21,7 @@ type RunSimpleString = unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int
 
 /// Asks the interpreter, if there is one, to let the hook look for models when it next can.
 pub(crate) fn look_around() {
-    if script().is_none() || QUEUED.load(Ordering::Relaxed) >= WAITING {
+    if QUEUED.load(Ordering::Relaxed) >= WAITING {
         return;
     }
     let Some(initialized) = function::<IsInitialized>(c"Py_IsInitialized") else { return };
@@ -30,10 +30,26 @@ pub(crate) fn look_around() {
     if unsafe { initialized() } == 0 {
         return;
     }
+    if script().is_none() {
+        say_alone();
+        return;
+    }
     QUEUED.fetch_add(1, Ordering::Relaxed);
     // SAFETY: may be called from any thread without the interpreter's lock; a full queue is answered by -1.
     if unsafe { add(arrive, std::ptr::null_mut()) } != 0 {
         QUEUED.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// One line, and only where a budget was asked for: a copy of the library without the hook beside it cannot hold one in a Python program.
+fn say_alone() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let config = super::config();
+    let budget = config.max_gpu_mem.is_some() || config.max_gpu_mem_fraction.is_some();
+    if budget && !SAID.swap(true, Ordering::Relaxed) {
+        crate::log::warning!(
+            "no weight of this Python program is streamed: the library was loaded from a folder without _arrive.py; preload the one in the flextensor package"
+        );
     }
 }
 

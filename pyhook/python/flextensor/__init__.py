@@ -27,8 +27,8 @@ def is_active() -> bool:
 
 
 def report() -> dict[str, Any]:
-    """The run report as it stands now (docs/report.md); RuntimeError when libflextensor.so is not
-    preloaded."""
+    """The run report as it stands now (docs/report.md); empty before the program's first use of CUDA.
+    RuntimeError when libflextensor.so is not preloaded."""
     from flextensor import _native
 
-    return _json.loads(_native.report_json())
+    return _json.loads(_native.report_json() or "{}")
