@@ -10,6 +10,7 @@ use crate::{guard, hooks, log, resolve, runtime, selftest};
 use flextensor_config::choices::LogLevel;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
 /// Where a process stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ static STAGE: AtomicU8 = AtomicU8::new(Stage::Inert as u8);
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// The process that we started in.
 static PID: AtomicI32 = AtomicI32::new(0);
+/// The thread that starts us, or did.
+static STARTER: AtomicI32 = AtomicI32::new(0);
 
 /// True while handlers decide.
 #[inline]
@@ -63,8 +66,22 @@ fn set_stage(stage: Stage) {
     ACTIVE.store(stage == Stage::Active, Ordering::Release);
 }
 
-/// `cuInit` succeeded. The first thread to come here starts us; others do not wait for it: what they do meanwhile is unmanaged, but right.
+/// How long a thread waits for the one that starts us. Not longer: it may hold the loader's lock, which that one may need.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// Waits, but not for ever, while another thread starts us: what the calling thread allocates meanwhile would be unmanaged for good.
+fn wait_for_the_start() {
+    let since = Instant::now();
+    // The starting thread itself comes here again where the driver calls itself.
+    let mine = STARTER.load(Ordering::Relaxed) == current_thread();
+    while stage() == Stage::Starting && !mine && since.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// `cuInit` succeeded. The first thread to come here starts us; others wait a little for it. What they do before we are active is unmanaged, but right.
 pub(crate) fn first_success() {
+    wait_for_the_start();
     if stage() != Stage::Inert {
         // A child whose fork no handler saw (a raw clone) still has our pages, but not our driver state.
         if active() && PID.load(Ordering::Relaxed) != current_process() {
@@ -74,8 +91,9 @@ pub(crate) fn first_success() {
     }
     let (inert, starting) = (Stage::Inert as u8, Stage::Starting as u8);
     if STAGE.compare_exchange(inert, starting, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        return;
+        return wait_for_the_start();
     }
+    STARTER.store(current_thread(), Ordering::Relaxed);
     // Driver calls made while starting go straight through.
     let _inside = guard::enter();
     let reached = catch_unwind(start).unwrap_or_else(|_| {
@@ -140,6 +158,12 @@ fn level(configured: LogLevel) -> log::Level {
 fn current_process() -> i32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::getpid() }
+}
+
+fn current_thread() -> i32 {
+    // By number: glibc has the function only since 2.30.
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
 /// A forked child has none of our threads, and none of the parent's GPU state.
