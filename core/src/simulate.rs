@@ -45,6 +45,11 @@ pub struct Span {
     pub start_ms: f64,
     /// End.
     pub end_ms: f64,
+    /// Milliseconds directly before the start that were lost: a use had no work because its copies were not
+    /// in place; a copy's link had nothing to do because the pages it overwrites were still in use.
+    pub wait_ms: f64,
+    /// Bytes of a copy; 0 for a use.
+    pub bytes: u64,
 }
 
 /// What a simulation found, for one cycle: one pass of every model.
@@ -266,7 +271,11 @@ impl Course {
             copied_bytes: copied
                 .map(|(used, _)| runs.get(used.unit).map_or(0, |run| run.pages * track.page_bytes))
                 .sum(),
-            timeline: if with_timeline { self.timeline(&clock, &copies) } else { Vec::new() },
+            timeline: if with_timeline {
+                self.timeline(track.page_bytes, &clock, &copies)
+            } else {
+                Vec::new()
+            },
         }
     }
 
@@ -280,25 +289,26 @@ impl Course {
         self.pass_lengths.iter().map(|&length| take(length)).collect()
     }
 
-    fn timeline(&self, clock: &Clock, copies: &Copies) -> Vec<Span> {
+    fn timeline(&self, page_bytes: u64, clock: &Clock, copies: &Copies) -> Vec<Span> {
         let mut spans = Vec::with_capacity(self.uses.len() + copies.chunks.len());
-        let mut chunks = copies.chunks.iter().zip(&clock.copied);
+        let mut chunks = copies.chunks.iter().zip(&clock.copied).zip(&clock.idle);
         for (index, (used, &count)) in self.uses.iter().zip(&copies.counts).enumerate() {
             let unit = self.id(used.unit);
-            let span = |kind, ms: f64, end: f64| Span {
+            let span = |kind, ms: f64, end: f64, wait_ms, bytes| Span {
                 kind,
                 unit,
                 use_index: index,
                 start_ms: end - ms - clock.cycle_start,
                 end_ms: end - clock.cycle_start,
+                wait_ms,
+                bytes,
             };
-            spans
-                .extend(chunks.by_ref().take(count).map(|(chunk, &end)| span(SpanKind::Copy, chunk.ms, end)));
-            spans.push(span(
-                SpanKind::Use,
-                used.compute_ms,
-                clock.ends.get(index).copied().unwrap_or_default(),
-            ));
+            spans.extend(chunks.by_ref().take(count).map(|((chunk, &end), &idle)| {
+                span(SpanKind::Copy, chunk.ms, end, idle, chunk.pages * page_bytes)
+            }));
+            let end = clock.ends.get(index).copied().unwrap_or_default();
+            let wait = clock.waits.get(index).copied().unwrap_or_default();
+            spans.push(span(SpanKind::Use, used.compute_ms, end, wait, 0));
         }
         spans
     }
@@ -324,7 +334,7 @@ impl Course {
                                 track.link.copy_ms(part.pages * track.page_bytes)
                             };
                             let gate = ring.last_use(part).map(|last| self.release_of(last).min(now - 1));
-                            copies.chunks.push(Chunk { ms, gate });
+                            copies.chunks.push(Chunk { pages: part.pages, ms, gate });
                         }
                     }
                     copies.counts.push(copies.chunks.len() - before);

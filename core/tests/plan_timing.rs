@@ -105,6 +105,28 @@ fn a_weight_that_nothing_overwrites_is_not_copied_again() {
 }
 
 #[test]
+fn a_timeline_says_what_every_copy_and_use_waited_for() {
+    let request = PlanRequest { link: link(0.1), chunk_pages: 4, ..chain(&[10; 8], 1.0, true) };
+    let simulation = run(&request, &in_turn(10, 8, 10));
+    let of = |kind| simulation.timeline.iter().filter(move |span| span.kind == kind);
+    let bytes: u64 = of(SpanKind::Copy).map(|span| span.bytes).sum();
+    assert_eq!(bytes, simulation.copied_bytes);
+    for kind in [SpanKind::Copy, SpanKind::Use] {
+        let spans: Vec<_> = of(kind).collect();
+        for pair in spans.windows(2) {
+            let gap = pair[1].start_ms - pair[0].end_ms;
+            assert!(near(pair[1].wait_ms, gap), "{kind:?}: {} ms, gap {gap} ms", pair[1].wait_ms);
+        }
+        // The first of a cycle waited behind the last of the cycle before.
+        let busy: f64 = spans.iter().map(|span| span.end_ms - span.start_ms).sum();
+        let lost: f64 = spans.iter().map(|span| span.wait_ms).sum();
+        assert!(near(busy + lost, simulation.cycle_ms), "{kind:?}: {busy} + {lost} ms");
+    }
+    let waits: Vec<f64> = of(SpanKind::Use).map(|span| span.wait_ms).collect();
+    assert_eq!(waits, simulation.waits_ms[0]);
+}
+
+#[test]
 fn time_after_the_last_use_is_used_for_the_next_pass() {
     let mut request = PlanRequest { link: link(0.1), ..chain(&[10; 4], 0.0, true) };
     request.passes[0].tail_ms = 2.0;

@@ -25,6 +25,7 @@ pub(super) struct DenseUse {
 /// previous and this cycle.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Chunk {
+    pub(super) pages: u64,
     pub(super) ms: f64,
     pub(super) gate: Option<usize>,
 }
@@ -47,6 +48,8 @@ pub(super) struct Clock {
     pub(super) copied: Vec<f64>,
     copied_before: Vec<f64>,
     pub(super) waits: Vec<f64>,
+    /// How long the link had nothing to do before each chunk.
+    pub(super) idle: Vec<f64>,
 }
 
 impl Clock {
@@ -60,6 +63,7 @@ impl Clock {
             copied: vec![0.0; chunks],
             copied_before: vec![0.0; chunks],
             waits: vec![0.0; uses],
+            idle: vec![0.0; chunks],
         }
     }
 
@@ -68,17 +72,19 @@ impl Clock {
         std::mem::swap(&mut self.ends, &mut self.ends_before);
         std::mem::swap(&mut self.copied, &mut self.copied_before);
         self.cycle_start = self.cycle_end;
-        let mut chunks = copies.chunks.iter().zip(&mut self.copied);
+        let mut chunks = copies.chunks.iter().zip(&mut self.copied).zip(&mut self.idle);
         for (index, (used, &count)) in uses.iter().zip(&copies.counts).enumerate() {
             let mut in_place = f64::MIN;
-            for (chunk, copied) in chunks.by_ref().take(count) {
+            for ((chunk, copied), idle) in chunks.by_ref().take(count) {
                 let released = match chunk.gate {
                     Some(gate) if gate >= uses.len() => self.ends.get(gate - uses.len()),
                     Some(gate) => self.ends_before.get(gate),
                     None => None,
                 };
                 let allowed = released.map_or(0.0, |end| end + HAND_OVER_MS);
-                self.link_free = self.link_free.max(allowed) + chunk.ms;
+                let start = self.link_free.max(allowed);
+                *idle = start - self.link_free;
+                self.link_free = start + chunk.ms;
                 *copied = self.link_free;
                 in_place = self.link_free + HAND_OVER_MS;
             }
