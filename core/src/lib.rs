@@ -12,6 +12,7 @@
 //! | [`mod@plan`] | which pages stay and which are streamed |
 //! | `layout` | where in the ring streamed pages lie |
 //! | [`mod@simulate`] | how long passes take under a plan |
+//! | [`saved`] | what a profile file says, and what of it another run may use |
 //! | [`pager`] | when a ring page may be read and when it may be overwritten |
 //! | [`error`] | what can be wrong with a question |
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ pub mod pager;
 pub mod phase;
 pub mod plan;
 pub mod profile;
+pub mod saved;
 pub mod simulate;
 pub mod units;
 
