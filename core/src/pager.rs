@@ -14,7 +14,7 @@ use load::MAX_STRAYS;
 use order::Orders;
 use slot::{Page, Slot};
 
-pub use order::NEAR_USES;
+pub use order::{KEPT_SHAPES, NEAR_USES};
 
 /// A stream of the program, by its driver handle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -193,6 +193,17 @@ pub struct Counters {
     pub pages_back: u64,
 }
 
+/// How a pass compared with its order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PassTally {
+    /// Every use of the order began, in turn.
+    pub followed: bool,
+    /// Loads that nobody foresaw.
+    pub demand_loads: u64,
+    /// Hits that were pointed at the view.
+    pub redirects: u64,
+}
+
 /// The ring, its units and the learnt order of one device.
 #[derive(Debug)]
 pub struct Pager {
@@ -210,6 +221,8 @@ pub struct Pager {
     /// Uses in a row that were not the expected one and moved nothing.
     strays: u32,
     counters: Counters,
+    /// The counters as the last pass began.
+    at_begin: Counters,
 }
 
 impl Pager {
@@ -227,6 +240,7 @@ impl Pager {
             launch: 0,
             strays: 0,
             counters: Counters::default(),
+            at_begin: Counters::default(),
         }
     }
 
@@ -245,11 +259,26 @@ impl Pager {
         self.slots.push(Slot::new(unit, start % ring, pages));
     }
 
-    /// Sets the order of streamed uses `(unit, owner)` of one pass of `model`; units that are not streamed are left out.
+    /// Sets the order of streamed uses `(unit, owner)` of one pass of `model`, in shapes that have no order of their own; units that are not
+    /// streamed are left out.
     pub fn set_order(&mut self, model: ModelId, uses: &[(UnitId, u32)]) {
-        let uses = uses.iter().filter_map(|&(unit, owner)| Some((self.slot(unit)? as u32, owner))).collect();
+        let uses = self.streamed_uses(uses);
         self.orders.set(model, uses);
         self.realign();
+    }
+
+    /// The same for passes in one shape, up to [`KEPT_SHAPES`] of them; the shape that ran longest ago gives way. False if it was known.
+    pub fn set_shape_order(&mut self, model: ModelId, shape: u64, uses: &[(UnitId, u32)]) -> bool {
+        let uses = self.streamed_uses(uses);
+        let new = self.orders.set_shape(model, shape, uses);
+        if new {
+            self.realign();
+        }
+        new
+    }
+
+    fn streamed_uses(&self, uses: &[(UnitId, u32)]) -> Vec<(u32, u32)> {
+        uses.iter().filter_map(|&(unit, owner)| Some((self.slot(unit)? as u32, owner))).collect()
     }
 
     /// Whether the unit has a place in the ring.
@@ -401,19 +430,27 @@ impl Pager {
         self.end_slot(index);
     }
 
-    /// A pass of `model` begins: the expectation moves to its first use, and the model follows the one that ran before.
-    pub fn pass_begin(&mut self, model: ModelId) {
-        if self.orders.enter(model) {
+    /// A pass of `model` in this shape begins: the expectation moves to its first use, and the order follows the one that ran before.
+    pub fn pass_begin(&mut self, model: ModelId, shape: u64) {
+        self.at_begin = self.counters;
+        if self.orders.enter(model, shape) {
             self.end_all();
             self.realign();
         }
     }
 
-    /// A pass of `model` ended: all uses have ended, and the model that followed last time is expected.
-    pub fn pass_end(&mut self, model: ModelId) {
+    /// A pass of `model` ended: all uses have ended, and the order that followed last time is expected. What the pass was like is said of the
+    /// time since a pass began last; passes that overlap blur it.
+    pub fn pass_end(&mut self, model: ModelId) -> PassTally {
         self.end_all();
-        if self.orders.leave(model) {
+        let left = self.orders.leave(model);
+        if left.moved {
             self.realign();
+        }
+        PassTally {
+            followed: left.followed,
+            demand_loads: self.counters.demand_loads - self.at_begin.demand_loads,
+            redirects: self.counters.redirects - self.at_begin.redirects,
         }
     }
 

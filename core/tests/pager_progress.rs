@@ -12,6 +12,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use pager_model::world::{S1, S2, World, pages_in, reads, writes};
 
 const MODEL: ModelId = ModelId(0);
+const SHAPE: u64 = 1;
 const PAGES: u32 = 4;
 
 /// `count` units of [`PAGES`] pages, each laid behind the one before it in a ring that holds `held` of them.
@@ -94,7 +95,7 @@ fn marks_of_passes_change_nothing_in_a_regular_program() {
     let (count, held) = (20, 4);
     let mut world = laid_around(count, held, 3);
     for _ in 0..5 {
-        world.pager.pass_begin(MODEL);
+        world.pager.pass_begin(MODEL, SHAPE);
         world.prefetch(S1);
         pass(&mut world, count);
         world.pager.pass_end(MODEL);
@@ -139,7 +140,7 @@ fn after_an_early_exit_the_next_pass_is_regular() {
     world.pager.pass_end(MODEL);
     world.prefetch(S1);
     world.take_journal();
-    world.pager.pass_begin(MODEL);
+    world.pager.pass_begin(MODEL, SHAPE);
     assert_eq!(pass(&mut world, count), [0; 0]);
     let counters = world.pager.counters();
     assert_eq!((counters.demand_loads, counters.mispredictions), (0, 0));

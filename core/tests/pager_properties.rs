@@ -62,6 +62,7 @@ enum Action {
     },
     PassBegin {
         model: usize,
+        shape: u64,
     },
     PassEnd {
         model: usize,
@@ -80,9 +81,10 @@ enum Action {
         unit: usize,
         start: u32,
     },
-    /// The program is known to do something else now.
+    /// The program is known to do something else now, in one shape or in all that have no order of their own.
     NewOrder {
         model: usize,
+        shape: Option<u64>,
         turned_by: usize,
     },
     Steps(u64),
@@ -168,13 +170,14 @@ fn actions() -> impl Strategy<Value = Action> {
         2 => (stream(), 0usize..8).prop_map(|(stream, unit)| Action::Hidden { stream, unit }),
         2 => (0usize..8).prop_map(|unit| Action::EndUse { unit }),
         1 => stream().prop_map(|stream| Action::Prefetch { stream }),
-        1 => (0usize..3).prop_map(|model| Action::PassBegin { model }),
+        2 => (0usize..3, 0u64..12).prop_map(|(model, shape)| Action::PassBegin { model, shape }),
         1 => (0usize..3).prop_map(|model| Action::PassEnd { model }),
         1 => stream().prop_map(|stream| Action::Destroy { stream }),
         1 => (0usize..8).prop_map(|unit| Action::Private { unit }),
         1 => (0usize..8).prop_map(|unit| Action::GivenUp { unit }),
         1 => (0usize..8, 0u32..10).prop_map(|(unit, start)| Action::StreamAgain { unit, start }),
-        1 => (0usize..3, 0usize..8).prop_map(|(model, turned_by)| Action::NewOrder { model, turned_by }),
+        2 => (0usize..3, prop::option::of(0u64..12), 0usize..8)
+            .prop_map(|(model, shape, turned_by)| Action::NewOrder { model, shape, turned_by }),
         3 => (1u64..60).prop_map(Action::Steps),
     ]
 }
@@ -199,17 +202,21 @@ impl Program {
     }
 
     fn set_orders(&mut self, turned_by: usize) {
-        (0..self.setting.orders.len()).for_each(|model| self.set_order(model, turned_by));
+        (0..self.setting.orders.len()).for_each(|model| self.set_order(model, None, turned_by));
     }
 
-    fn set_order(&mut self, model: usize, turned_by: usize) {
+    fn set_order(&mut self, model: usize, shape: Option<u64>, turned_by: usize) {
         let mut uses: Vec<_> =
             self.setting.orders[model].iter().map(|&(unit, owner)| (UnitId(unit), owner)).collect();
         if !uses.is_empty() {
             let by = turned_by % uses.len();
             uses.rotate_left(by);
         }
-        self.world.pager.set_order(ModelId(model as u64), &uses);
+        let (model, pager) = (ModelId(model as u64), &mut self.world.pager);
+        match shape {
+            Some(shape) => _ = pager.set_shape_order(model, shape, &uses),
+            None => pager.set_order(model, &uses),
+        }
     }
 
     fn act(&mut self, action: &Action) {
@@ -236,8 +243,8 @@ impl Program {
                 }
             }
             Action::Prefetch { stream } => self.world.prefetch(StreamId(stream)),
-            Action::PassBegin { model } => self.world.pager.pass_begin(model_of(model)),
-            Action::PassEnd { model } => self.world.pager.pass_end(model_of(model)),
+            Action::PassBegin { model, shape } => self.world.pager.pass_begin(model_of(model), shape),
+            Action::PassEnd { model } => _ = self.world.pager.pass_end(model_of(model)),
             Action::Destroy { stream } => {
                 if self.threads.iter().flatten().all(|open| open.stream != StreamId(stream)) {
                     self.world.destroy_stream(StreamId(stream));
@@ -256,8 +263,8 @@ impl Program {
                     self.set_orders(0);
                 }
             }
-            Action::NewOrder { model, turned_by } => {
-                self.set_order(model % self.setting.orders.len(), turned_by)
+            Action::NewOrder { model, shape, turned_by } => {
+                self.set_order(model % self.setting.orders.len(), shape, turned_by)
             }
             Action::Steps(steps) => self.world.gpu.run(steps),
         }

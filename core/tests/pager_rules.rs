@@ -8,6 +8,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use pager_model::world::{S1, S2, World, pages_in, reads, writes};
 
 const MODEL: ModelId = ModelId(0);
+const SHAPE: u64 = 1;
 
 /// Two units on the same pages of a ring of four.
 const SAME: &[(u32, u32)] = &[(0, 2), (0, 2)];
@@ -142,7 +143,7 @@ fn prefetch_leaves_a_pinned_unit() {
     in_every_order(SAME, |world| {
         set_order(world, &[1]);
         let open = world.acquire(S1, &[reads(0)]);
-        world.pager.pass_begin(MODEL);
+        world.pager.pass_begin(MODEL, SHAPE);
         world.prefetch(S2);
         world.gpu.run(20);
         world.enqueue(open);
@@ -639,7 +640,7 @@ fn a_pass_that_begins_expects_its_first_use() {
     let mut world = World::new(4, 2, &[(0, 2), (2, 2)], 0);
     set_order(&mut world, &[0, 1]);
     world.launch(S1, &[reads(0)]);
-    world.pager.pass_begin(MODEL);
+    world.pager.pass_begin(MODEL, SHAPE);
     assert_eq!(world.launch(S1, &[reads(0)]), [Verdict::Began]);
     assert_eq!(world.pager.counters().mispredictions, 0);
 }
@@ -650,7 +651,7 @@ fn the_pass_that_followed_last_time_is_prefetched() {
     world.pager.set_order(ModelId(0), &[(UnitId(0), 0)]);
     world.pager.set_order(ModelId(1), &[(UnitId(1), 1)]);
     for (model, unit) in [(0, 0), (1, 1), (0, 0)] {
-        world.pager.pass_begin(ModelId(model));
+        world.pager.pass_begin(ModelId(model), SHAPE);
         world.launch(S1, &[reads(unit)]);
         world.pager.pass_end(ModelId(model));
     }
