@@ -1,0 +1,66 @@
+//! Answers: what a plan would do, in figures that people compare. The plans themselves are core's.
+
+use flextensor_core::plan::{Plan, PlanNote, PlanRequest};
+use flextensor_core::units::Bytes;
+use serde::Serialize;
+
+/// What one plan would do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Answer {
+    /// Milliseconds of one pass of every model.
+    pub predicted_ms: f64,
+    /// The least milliseconds that any plan could take.
+    pub bound_ms: f64,
+    /// `predicted_ms / bound_ms`; none where nothing takes any time.
+    pub ratio: Option<f64>,
+    /// Most bytes that weights take on the GPU, the ring included.
+    pub peak_bytes: u64,
+    /// Bytes of the ring.
+    pub ring_bytes: u64,
+    /// Bytes copied in one pass of every model.
+    pub streamed_bytes: u64,
+    /// Whether the budget is kept.
+    pub met: bool,
+    /// What should be said about it.
+    pub notes: Vec<String>,
+}
+
+impl Answer {
+    /// The figures of a plan for this request.
+    #[must_use]
+    pub fn new(request: &PlanRequest, plan: &Plan) -> Self {
+        Answer {
+            predicted_ms: plan.predicted_ms,
+            bound_ms: plan.bound_ms,
+            ratio: (plan.bound_ms > 0.0).then(|| plan.predicted_ms / plan.bound_ms),
+            peak_bytes: plan.peak_bytes,
+            ring_bytes: plan.ring_bytes,
+            streamed_bytes: plan.streamed_bytes,
+            met: request.budget.is_none_or(|budget| plan.peak_bytes <= budget),
+            notes: plan.notes.iter().filter_map(|note| words(request, note)).collect(),
+        }
+    }
+}
+
+/// A note for people.
+fn words(request: &PlanRequest, note: &PlanNote) -> Option<String> {
+    Some(match note {
+        PlanNote::BudgetMissed { smallest_budget, asked } => format!(
+            "a budget of {} cannot be met: the smallest that this plan can meet is {}",
+            Bytes(*asked),
+            Bytes(*smallest_budget)
+        ),
+        PlanNote::RingOverrideChanged { asked, used } => {
+            format!("a ring of {} would not do; it has {}", Bytes(*asked), Bytes(*used))
+        }
+        PlanNote::TimesCleaned { count } => {
+            format!("{count} times in the profile were negative or no numbers and count as 0")
+        }
+        PlanNote::KeptApart { unit } => {
+            let name = request.units.iter().find(|known| known.id == *unit).map(|known| known.name.as_str());
+            format!("{} stays: it is held together with another that has its place in the ring", name?)
+        }
+        // Notes of later versions of core.
+        _ => return None,
+    })
+}

@@ -1,0 +1,67 @@
+//! Which numbers of the benchmark's lines are drawn.
+
+use super::*;
+
+const LINES: &str = r#"
+{"case": "prefill", "mode": "native", "budget_bytes": null, "weights_bytes": 2147483648, "weights_gpu_bytes": 2147483648, "ms": 10.0, "native_ms": 10.0, "link_bytes_per_s": 21474836480.0}
+{"case": "prefill", "mode": "off", "budget_bytes": null, "weights_bytes": 2147483648, "weights_gpu_bytes": null, "ms": 10.1}
+{"case": "prefill", "mode": "accelerate", "weights_gpu_bytes": 536870912, "ms": 300.0}
+{"case": "prefill", "mode": "flextensor", "budget_bytes": 1610612736, "weights_gpu_bytes": 1610612736, "ms": 25.5}
+{"case": "prefill", "mode": "flextensor", "budget_bytes": 1073741824, "weights_gpu_bytes": 1073741824, "ms": 51.0}
+{"case": "decode", "mode": "flextensor", "budget_bytes": 1073741824, "ms": 52.0}
+{"case": "decode", "mode": "flextensor", "budget_bytes": 536870912, "ms": null}
+"#;
+
+/// The numbers of a chart, a line each.
+fn numbers(chart: &Chart) -> String {
+    let line = |line: &Line| {
+        let ends = line.points.first().into_iter().chain(line.points.last());
+        let ends: Vec<_> = ends.map(|(x, y)| format!("({x:.3}, {y:.2})")).collect();
+        format!("{} {:?} {} points: {}", line.label, line.stroke, line.points.len(), ends.join(" "))
+    };
+    let lines: Vec<_> = chart.lines.iter().map(line).collect();
+    format!("{}\n{}", chart.title, lines.join("\n"))
+}
+
+#[test]
+fn each_case_is_a_chart_of_modes_with_the_bound() {
+    let charts = charts(LINES, None).expect("good lines");
+    let text: Vec<_> = charts.iter().map(numbers).collect();
+    insta::assert_snapshot!(text.join("\n\n"), @"
+    prefill
+    flextensor Marked 2 points: (1.000, 51.00) (1.500, 25.50)
+    accelerate Marked 1 points: (0.500, 300.00) (0.500, 300.00)
+    bound Limit 65 points: (0.000, 100.00) (2.000, 10.00)
+    native Reference 2 points: (0.000, 10.00) (2.000, 10.00)
+
+    decode
+    flextensor Marked 1 points: (1.000, 52.00) (1.000, 52.00)
+    ");
+}
+
+#[test]
+fn one_case_can_be_chosen_and_an_unknown_one_is_named_with_those_there_are() {
+    assert_eq!(charts(LINES, Some("decode")).expect("is there").len(), 1);
+    let message = charts(LINES, Some("train")).expect_err("is not").to_string();
+    assert!(message.contains("`train`") && message.contains("prefill, decode"), "{message}");
+}
+
+#[test]
+fn a_line_that_is_none_is_named_by_its_number() {
+    for (line, words) in [
+        ("{", "EOF"),
+        ("[]", "Measured"),
+        (r#"{"mode": "x", "ms": 1}"#, "case"),
+        (r#"{"case": "a", "mode": "b", "ms": "fast"}"#, "fast"),
+    ] {
+        let message = charts(&format!("{}\n{line}", LINES.trim()), None).expect_err(line).to_string();
+        assert!(message.contains("line 8") && message.contains(words), "{message}");
+    }
+}
+
+#[test]
+fn a_file_without_any_run_is_said_to_be_so() {
+    assert!(matches!(charts("", None), Err(WhatIfError::Nothing { .. })));
+    let failed = r#"{"case": "a", "mode": "flextensor", "ms": null}"#;
+    assert!(matches!(charts(failed, None), Err(WhatIfError::Nothing { .. })));
+}
