@@ -7,7 +7,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::models::Model;
 use super::streaming::ring_of;
 use super::world::{World, world};
-use super::{graphs, learn, overflow, switch};
+use super::{graphs, learn, switch};
 use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
 
@@ -39,7 +39,6 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
     model.capturing = graphs::any_capture();
     model.open += 1;
     let (phase, context, device, stream) = (model.phase, model.context, model.device, model.stream);
-    overflow::forward_began(device);
     if phase.phase() != Phase::Inference {
         drop(world);
         learn::recorder(|recorder| recorder.pass_begin(id, shape, phase.records_times()));
@@ -65,7 +64,6 @@ pub(crate) fn end(id: ModelId) {
     let mut world = world();
     let Some(model) = world.models.get_mut(&id) else { return };
     let captured = model.capturing || graphs::any_capture();
-    overflow::forward_ended();
     model.open = model.open.saturating_sub(1);
     if model.open == 0 {
         // Owners whose return was not told have returned with the pass.
