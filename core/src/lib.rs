@@ -13,10 +13,12 @@
 //! | `layout` | where in the ring streamed pages lie |
 //! | [`mod@simulate`] | how long passes take under a plan |
 //! | [`saved`] | what a profile file says, and what of it another run may use |
+//! | [`drift`] | which later passes are worth observing, and when a new plan is worth making |
 //! | [`pager`] | when a ring page may be read and when it may be overwritten |
 //! | [`error`] | what can be wrong with a question |
 #![forbid(unsafe_code)]
 
+pub mod drift;
 pub mod error;
 mod layout;
 pub mod link;

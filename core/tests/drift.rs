@@ -1,0 +1,155 @@
+//! When passes are observed again and when a new plan is asked for: soon after something changed, seldom where nothing can be learnt, and never without
+//! a cause.
+
+use flextensor_core::drift::{Expected, REPAID_WITHIN, TIMES, Watch, repays};
+use flextensor_core::pager::{KEPT_SHAPES, PassTally};
+
+const SHAPE: u64 = 7;
+const GOOD: PassTally = PassTally { followed: true, demand_loads: 0, redirects: 40 };
+const OFF: PassTally = PassTally { followed: false, demand_loads: 3, redirects: 40 };
+
+/// Runs passes of one shape; a pass that is observed teaches its order. Returns the numbers of those.
+fn observed(watch: &mut Watch, shape: u64, passes: impl IntoIterator<Item = PassTally>) -> Vec<usize> {
+    let mut list = Vec::new();
+    for (number, tally) in passes.into_iter().enumerate() {
+        if watch.begins(shape) {
+            watch.observed(shape);
+            list.push(number);
+        } else {
+            watch.ended(shape, tally);
+        }
+    }
+    list
+}
+
+fn learnt() -> Watch {
+    let mut watch = Watch::default();
+    watch.know(SHAPE);
+    watch
+}
+
+#[test]
+fn passes_that_follow_their_order_are_never_observed() {
+    assert!(observed(&mut learnt(), SHAPE, [GOOD; 1000]).is_empty());
+}
+
+#[test]
+fn the_pass_after_the_first_one_that_does_not_follow_is_observed() {
+    assert_eq!(observed(&mut learnt(), SHAPE, [GOOD, GOOD, OFF, GOOD, GOOD, GOOD]), [3]);
+    assert_eq!(observed(&mut learnt(), SHAPE, [PassTally { demand_loads: 1, ..GOOD }, GOOD]), [1]);
+}
+
+#[test]
+fn a_shape_that_is_new_and_does_as_usual_is_not_observed() {
+    let mut watch = learnt();
+    for shape in 100..200 {
+        assert!(observed(&mut watch, shape, [GOOD; 2]).is_empty(), "shape {shape}");
+    }
+}
+
+/// Decoding with a mask that grows is a new shape at each step.
+#[test]
+fn shapes_that_never_come_again_are_observed_once_when_they_change() {
+    let mut watch = learnt();
+    let mut count = 0;
+    for shape in 100..400 {
+        // From shape 200 on they are used in another order, until one has been observed: then that is the usual one.
+        let tally = if shape >= 200 && count == 0 { OFF } else { GOOD };
+        count += observed(&mut watch, shape, [tally]).len();
+    }
+    assert_eq!(count, 1);
+}
+
+#[test]
+fn an_order_that_cannot_be_learnt_is_observed_less_and_less() {
+    let list = observed(&mut learnt(), SHAPE, [OFF; 2000]);
+    assert!(list.len() <= 12, "{list:?}");
+    let gaps: Vec<usize> = list.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.windows(2).all(|pair| pair[1] >= pair[0]), "{gaps:?}");
+}
+
+#[test]
+fn a_program_that_became_steady_is_observed_at_once_when_it_changes_again() {
+    let mut watch = learnt();
+    observed(&mut watch, SHAPE, [OFF; 300]);
+    observed(&mut watch, SHAPE, [GOOD; 300]);
+    assert_eq!(observed(&mut watch, SHAPE, [OFF, OFF]), [1]);
+}
+
+#[test]
+fn doubtful_hits_that_a_pass_always_has_are_no_news_and_many_more_are() {
+    let with = |redirects| PassTally { redirects, ..GOOD };
+    assert!(observed(&mut learnt(), SHAPE, (0..100).map(|pass| with(38 + pass % 5))).is_empty());
+    assert_eq!(observed(&mut learnt(), SHAPE, [with(40), with(40), with(80), with(80)]), [3]);
+}
+
+#[test]
+fn one_shape_s_trouble_is_not_another_s() {
+    let mut watch = learnt();
+    watch.know(8);
+    observed(&mut watch, SHAPE, [OFF; 50]);
+    assert!(observed(&mut watch, 8, [GOOD; 50]).is_empty());
+    assert_eq!(observed(&mut watch, 8, [OFF, OFF]), [1]);
+}
+
+#[test]
+fn only_a_few_shapes_are_remembered() {
+    let mut watch = learnt();
+    for shape in 0..1000 {
+        watch.begins(shape);
+        watch.observed(shape);
+    }
+    assert_eq!(watch.known().count(), KEPT_SHAPES);
+    assert!(watch.known().all(|shape| shape >= 1000 - KEPT_SHAPES as u64));
+}
+
+fn timed(watch: &mut Watch, ms: f64, passes: usize) -> bool {
+    (0..passes).for_each(|_| watch.measured(SHAPE, ms));
+    watch.wants_plan()
+}
+
+#[test]
+fn a_plan_is_wanted_when_passes_take_longer_than_expected_and_not_for_a_few() {
+    let mut watch = learnt();
+    watch.expect(SHAPE, Expected { pass_ms: 100.0, bound_ms: 90.0 });
+    assert!(!timed(&mut watch, 108.0, 50));
+    assert!(!timed(&mut watch, 150.0, TIMES / 2 - 1), "a few slow passes");
+    assert!(timed(&mut watch, 150.0, TIMES));
+}
+
+#[test]
+fn what_no_plan_could_do_better_is_not_tried() {
+    let mut watch = learnt();
+    watch.expect(SHAPE, Expected { pass_ms: 0.0, bound_ms: 100.0 });
+    assert!(!timed(&mut watch, 109.0, 50));
+    assert!(timed(&mut watch, 120.0, 50));
+}
+
+#[test]
+fn a_plan_that_was_thought_of_is_not_asked_for_again_until_times_change() {
+    let mut watch = learnt();
+    watch.expect(SHAPE, Expected { pass_ms: 100.0, bound_ms: 90.0 });
+    assert!(timed(&mut watch, 150.0, TIMES));
+    watch.settled();
+    assert!(!timed(&mut watch, 155.0, 100));
+    assert!(timed(&mut watch, 180.0, TIMES));
+}
+
+#[test]
+fn times_that_are_no_times_say_nothing() {
+    let mut watch = learnt();
+    watch.expect(SHAPE, Expected { pass_ms: 10.0, bound_ms: 10.0 });
+    for nonsense in [f64::NAN, f64::INFINITY, 0.0, -5.0] {
+        assert!(!timed(&mut watch, nonsense, 20), "{nonsense}");
+    }
+}
+
+#[test]
+fn a_change_is_worth_it_when_its_gain_repays_its_cost_in_time() {
+    let passes = f64::from(REPAID_WITHIN);
+    assert!(repays(100.0, 90.0, 10.0 * passes));
+    assert!(!repays(100.0, 90.0, 10.0 * passes + 1.0));
+    assert!(!repays(100.0, 99.0, 0.0), "a trifle");
+    assert!(!repays(90.0, 100.0, 0.0));
+    assert!(!repays(f64::NAN, 1.0, 0.0));
+}
