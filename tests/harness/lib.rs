@@ -17,4 +17,4 @@ pub mod pattern;
 pub mod run;
 pub mod sim;
 
-pub use run::{Outcome, Run};
+pub use run::{Outcome, Run, Talk};

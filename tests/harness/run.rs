@@ -3,9 +3,9 @@
 use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::io::Read;
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -175,6 +175,23 @@ impl Run {
         command
     }
 
+    /// Starts it for questions and answers; what it writes to stderr is shown.
+    ///
+    /// # Panics
+    /// When the program cannot be started.
+    #[must_use]
+    pub fn talk(self) -> Talk {
+        let folder = driver_folder();
+        let mut command = self.prepare(folder.path());
+        let mut child =
+            command.stdin(Stdio::piped()).stderr(Stdio::inherit()).spawn().unwrap_or_else(|error| {
+                panic!("{} does not start: {error}", self.program.display());
+            });
+        let questions = child.stdin.take().expect("stdin is a pipe");
+        let answers = BufReader::new(child.stdout.take().expect("stdout is a pipe"));
+        Talk { child, questions, answers, _folder: folder }
+    }
+
     /// Runs to the end.
     ///
     /// # Panics
@@ -204,6 +221,36 @@ impl Run {
             journal: json("journal.json"),
             wall,
         }
+    }
+}
+
+/// A program that answers line by line, until this is dropped.
+pub struct Talk {
+    child: Child,
+    questions: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    _folder: TempDir,
+}
+
+impl Talk {
+    /// Writes one line and reads one.
+    ///
+    /// # Panics
+    /// When the program has ended.
+    #[must_use]
+    pub fn ask(&mut self, question: &str) -> String {
+        writeln!(self.questions, "{question}").expect("the program listens");
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).expect("the program writes text");
+        assert!(!answer.is_empty(), "the program has ended: {:?}", self.child.try_wait());
+        answer.trim_end().to_owned()
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

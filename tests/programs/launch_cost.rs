@@ -1,9 +1,11 @@
 //! Times launches that show no weight, with 512 bytes of parameters. Run it where the driver refuses every launch at once (`SIMCUDA_FAULTS=cuLaunchKernel@*=1`):
-//! what is left is the way to the driver. Prints `nanoseconds N` for each kind: the least of many batches' means.
+//! what is left is the way to the driver. Prints `nanoseconds N` for each kind: the least of many batches' means. With the argument `answer` it times on
+//! demand instead: for each line `packed N` or `each N` on stdin it launches so often and answers with the nanoseconds that it took in all.
 
 use harness::driver::{Failure, check};
 use harness::gpu::{Gpu, Handle};
 use std::ffi::c_void;
+use std::io::BufRead;
 use std::time::Instant;
 
 const BATCHES: usize = 40;
@@ -18,6 +20,21 @@ fn least(mut launch: impl FnMut()) -> f64 {
         begun.elapsed().as_secs_f64() * 1e9 / f64::from(LAUNCHES)
     };
     (0..BATCHES).map(batch).fold(f64::INFINITY, f64::min)
+}
+
+/// Times as many launches of a kind as each line of stdin asks for.
+#[expect(clippy::print_stdout, reason = "a program speaks by its output")]
+fn answer(packed: impl Fn(), each: impl Fn()) {
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let Some((kind, count)) = line.split_once(' ') else { return };
+        let count: u64 = count.parse().unwrap_or(0);
+        let begun = Instant::now();
+        match kind {
+            "packed" => (0..count).for_each(|_| packed()),
+            _ => (0..count).for_each(|_| each()),
+        }
+        println!("{}", begun.elapsed().as_nanos());
+    }
 }
 
 #[expect(clippy::print_stdout, reason = "a program speaks by its output")]
@@ -44,11 +61,15 @@ fn run() -> Result<(), Failure> {
     let packed = || {
         gpu.driver.launch(function, 1, 1, 1, 32, 1, 1, 0, stream, none, extra.as_ptr());
     };
-    println!("packed nanoseconds {:.1}", least(packed));
     let each = || {
         gpu.driver.launch(function, 1, 1, 1, 32, 1, 1, 0, stream, pointers.as_ptr(), none);
     };
-    println!("each nanoseconds {:.1}", least(each));
+    if std::env::args().nth(1).as_deref() == Some("answer") {
+        answer(packed, each);
+    } else {
+        println!("packed nanoseconds {:.1}", least(packed));
+        println!("each nanoseconds {:.1}", least(each));
+    }
     check("cuMemFree", gpu.driver.mem_free(region))
 }
 
