@@ -90,6 +90,18 @@ impl ProfileCollector {
         history.kept.push_back(pass);
     }
 
+    /// Takes one finished pass in place of all that is known of its model and shape: the program has changed.
+    pub fn replace(&mut self, pass: PassRecord) {
+        let history = self.shapes.entry((pass.model, pass.shape)).or_default();
+        history.passes += 1;
+        history.kept = VecDeque::from([pass]);
+    }
+
+    /// Forgets all shapes of a model but these.
+    pub fn keep_shapes(&mut self, model: ModelId, shapes: &[u64]) {
+        self.shapes.retain(|(owner, shape), _| *owner != model || shapes.contains(shape));
+    }
+
     /// Forgets all times; orders of use stay known.
     pub fn clear_durations(&mut self) {
         for history in self.shapes.values_mut() {

@@ -101,3 +101,17 @@ fn only_the_last_passes_are_kept() {
     collector.forget(MODEL);
     assert_eq!(collector.profile(MODEL), None);
 }
+
+#[test]
+fn a_pass_that_replaces_what_was_known_is_the_profile_and_other_shapes_stay() {
+    let mut collector = ProfileCollector::new();
+    for shape in [0, 0, 0, 1] {
+        collector.add(pass(shape, &[1.0, 2.0]));
+    }
+    collector.replace(pass(0, &[3.0]));
+    let profiles = collector.profiles(MODEL);
+    assert_eq!(profiles.iter().map(times).collect::<Vec<_>>(), [vec![3.0], vec![1.0, 2.0]]);
+    assert_eq!(collector.profile(MODEL).unwrap().shape, 0, "it has been seen most");
+    collector.keep_shapes(MODEL, &[1]);
+    assert_eq!(collector.profiles(MODEL).len(), 1);
+}

@@ -130,6 +130,26 @@ fn the_shape_that_ran_longest_ago_gives_way_and_nothing_grows() {
     world.finish().expect("right bytes");
 }
 
+#[test]
+fn a_new_usual_order_leaves_the_orders_that_shapes_have_of_their_own() {
+    let mut world = six();
+    world.pager.set_shape_order(MODEL, 1, &uses(&[0, 1, 2, 3, 4, 5]));
+    world.pager.set_order(MODEL, &uses(&[5, 4, 3, 2, 1, 0]));
+    assert!(pass(&mut world, 1, &[0, 1, 2, 3, 4, 5]).0.followed);
+    assert!(pass(&mut world, 9, &[5, 4, 3, 2, 1, 0]).0.followed);
+}
+
+#[test]
+fn a_pass_that_another_model_s_pass_came_between_is_not_blamed() {
+    let mut world = six();
+    world.pager.set_order(ModelId(1), &uses(&[0]));
+    world.pager.pass_begin(MODEL, 1);
+    world.launch(S1, &[reads(0).live()]);
+    world.pager.pass_begin(ModelId(1), 1);
+    world.pager.pass_end(ModelId(1));
+    assert!(world.pager.pass_end(MODEL).followed);
+}
+
 /// A unit that leaves takes its uses out of every shape's order, and a pass of that shape still follows.
 #[test]
 fn a_unit_that_leaves_the_ring_leaves_the_order_of_every_shape() {

@@ -90,8 +90,17 @@ impl Orders {
     /// The order of shapes that have none of their own.
     pub(super) fn set(&mut self, model: ModelId, uses: Vec<(u32, u32)>) {
         let uses = ordered(uses);
-        match self.models.iter().find(|known| known.model == model).map(|known| known.usual) {
-            Some(order) => self.orders[order].uses = uses,
+        match self.models.iter().position(|known| known.model == model) {
+            Some(at) => {
+                let usual = self.models[at].usual;
+                if self.models[at].shapes.iter().any(|known| known.order == usual) {
+                    // Shapes that share it keep theirs.
+                    self.models[at].usual = self.order_with(at, uses);
+                    self.let_go_of_unknown();
+                } else {
+                    self.orders[usual].uses = uses;
+                }
+            }
             None => {
                 let usual = self.add(uses);
                 self.models.push(Known { model, usual, running: usual, shapes: Vec::new() });
@@ -103,20 +112,15 @@ impl Orders {
     /// The order of one shape from now on; the same one for all shapes of the model that use the same in the same turn. False if that was known.
     pub(super) fn set_shape(&mut self, model: ModelId, shape: u64, uses: Vec<(u32, u32)>) -> bool {
         let uses = ordered(uses);
+        let entered = self.passes;
         let Some(at) = self.models.iter().position(|known| known.model == model) else {
             let order = self.add(uses);
-            let shapes = vec![Shape { shape, order, entered: self.passes }];
+            let shapes = vec![Shape { shape, order, entered }];
             self.models.push(Known { model, usual: order, running: order, shapes });
             return true;
         };
         let before = self.models[at].order_of(shape);
-        let known = &self.models[at];
-        let mut orders = std::iter::once(known.usual).chain(known.shapes.iter().map(|shape| shape.order));
-        let order = match orders.find(|&order| self.orders[order].uses == uses) {
-            Some(order) => order,
-            None => self.add(uses),
-        };
-        let entered = self.passes;
+        let order = self.order_with(at, uses);
         let shapes = &mut self.models[at].shapes;
         match shapes.iter_mut().find(|known| known.shape == shape) {
             Some(known) => known.order = order,
@@ -135,6 +139,16 @@ impl Orders {
             self.restart(expected);
         }
         before != order
+    }
+
+    /// The order of these uses among those of the model at this place, or a new one.
+    fn order_with(&mut self, at: usize, uses: Vec<OrderedUse>) -> usize {
+        let known = &self.models[at];
+        let mut orders = std::iter::once(known.usual).chain(known.shapes.iter().map(|shape| shape.order));
+        match orders.find(|&order| self.orders[order].uses == uses) {
+            Some(order) => order,
+            None => self.add(uses),
+        }
     }
 
     /// Orders that no model knows any more give way to new ones.
@@ -266,7 +280,9 @@ impl Orders {
         };
         let order = known.running;
         let uses = self.orders[order].uses.len();
-        let followed = self.skipped == 0 && self.taken == uses;
+        // Another pass that began meanwhile has taken the count over: nothing is known then.
+        let counted = self.last_entered == Some(order);
+        let followed = !counted || (self.skipped == 0 && self.taken == uses);
         let here = self.expected.order == order && self.expected.index > 0 && self.expected.index < uses;
         if here {
             self.restart(self.orders[order].successor);
