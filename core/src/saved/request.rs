@@ -36,8 +36,8 @@ impl Saved {
             let number = |unit: u32| Some(UnitId(first + unit));
             request.fixed_bytes = request.fixed_bytes.saturating_add(model.fixed_bytes);
             request.units.extend(model.unit_infos(number));
-            let pass = model.passes.first();
-            request.passes.extend(pass.map(|pass| pass.profile(ModelId(at as u64 + 1), number)));
+            let id = ModelId(at as u64 + 1);
+            request.passes.extend(model.passes.iter().map(|pass| pass.profile(id, number)));
         }
         request
     }
@@ -150,6 +150,7 @@ impl SavedPlan {
             bound_ms: self.bound_ms,
             peak_bytes: self.fixed_bytes.saturating_add(resident_bytes).saturating_add(ring_bytes),
             notes: note.into_iter().collect(),
+            ..Plan::default()
         }
     }
 }
