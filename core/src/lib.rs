@@ -14,6 +14,7 @@
 //! | [`mod@simulate`] | how long passes take under a plan |
 //! | [`saved`] | what a profile file says, and what of it another run may use |
 //! | [`drift`] | which later passes are worth observing, and when a new plan is worth making |
+//! | [`strategy`] | what other strategies would stream, by their names |
 //! | [`pager`] | when a ring page may be read and when it may be overwritten |
 //! | [`error`] | what can be wrong with a question |
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ pub mod plan;
 pub mod profile;
 pub mod saved;
 pub mod simulate;
+pub mod strategy;
 pub mod units;
 
 pub use error::CoreError;

@@ -1,0 +1,127 @@
+//! When the copy of a layer starts: in the layer before it, or earlier where nothing else is copied. Where the
+//! bytes go is in `blocks`, what it costs in `estimate`.
+//!
+//! Positions of layers are counted over the previous and this pass: layer `i` of `n` is at `n + i`.
+
+use super::{Blocks, Question, Selection};
+
+/// The compute time behind which the copy of a layer may hide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub enum Window {
+    /// The layer before.
+    #[default]
+    SingleLayer,
+    /// All layers back to the last one that streams: layers without weights in between count as well.
+    GapAware,
+    /// Layers taken in groups of so many: all of the group before.
+    Group(usize),
+}
+
+impl Window {
+    /// The names of windows that users can choose.
+    pub(super) const CHOICES: [(&'static str, Window); 2] =
+        [("SingleLayerWindow", Window::SingleLayer), ("GapAwareWindow", Window::GapAware)];
+
+    /// A window of groups of so many layers.
+    pub(super) fn of_groups(size: u32) -> Window {
+        if size > 1 { Window::Group(size as usize) } else { Window::SingleLayer }
+    }
+
+    /// The earliest position at which this window lets the copy for layer `layer` start; `previous` is the
+    /// position of the layer that streamed last before it.
+    fn floor(self, layers: usize, layer: usize, previous: Option<usize>) -> usize {
+        let position = layers + layer;
+        let floor = match self {
+            Window::SingleLayer => position - 1,
+            Window::GapAware => previous.unwrap_or(layers),
+            Window::Group(size) => layers + (layer / size).saturating_sub(1) * size,
+        };
+        floor.min(position - 1)
+    }
+
+    /// For every layer that streams: the position at whose beginning its copy starts. A block is written at
+    /// least one layer after its last reader, and copies keep their order. Layer 0 is copied in the pass
+    /// before.
+    pub(super) fn starts(self, bytes: &[u64], blocks: &Blocks) -> Vec<Option<usize>> {
+        let layers = bytes.len();
+        let mut previous = last_streamed_before(bytes);
+        let mut before = 0;
+        let mut starts = vec![None; layers];
+        for (layer, start) in starts.iter_mut().enumerate() {
+            if bytes.get(layer).is_none_or(|bytes| *bytes == 0) {
+                continue;
+            }
+            let position = layers + layer;
+            let free = blocks.last_reader(layers, layer).map_or(0, |reader| reader + 1);
+            let floor = self.floor(layers, layer, previous);
+            let chosen = floor.max(free).max(before).min(position - 1);
+            *start = Some(chosen);
+            before = chosen;
+            previous = Some(position);
+        }
+        starts
+    }
+}
+
+/// The position of the last layer of the previous pass that streams, if copies go on across passes at all.
+fn last_streamed_before(bytes: &[u64]) -> Option<usize> {
+    let wraps = bytes.first().is_some_and(|bytes| *bytes > 0);
+    bytes.iter().rposition(|bytes| *bytes > 0).filter(|_| wraps)
+}
+
+/// Starts every copy as early as its block allows within the pass, in the order of use.
+pub(super) fn rearranged(bytes: &[u64], blocks: &Blocks) -> Vec<Option<usize>> {
+    Window::Group(bytes.len().max(1)).starts(bytes, blocks)
+}
+
+/// Whether a question has layers without any weight: then copies are rearranged.
+pub(super) fn has_gaps(question: &Question) -> bool {
+    question.layers.iter().any(|layer| layer.tensors.is_empty())
+}
+
+/// Whether layers that stream nothing lie between layers that do.
+#[must_use]
+pub fn has_transfer_gaps(selection: &Selection) -> bool {
+    let streams = |tensors: &Vec<usize>| !tensors.is_empty();
+    let first = selection.streamed.iter().position(streams);
+    let last = selection.streamed.iter().rposition(streams);
+    match (first, last) {
+        (Some(first), Some(last)) => {
+            selection.streamed.get(first..last).is_some_and(|between| !between.iter().all(streams))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::Assignment;
+
+    /// Positions of starts, for layers of these bytes over so many blocks; as layers of this pass.
+    fn starts(window: Window, bytes: &[u64], blocks: usize) -> Vec<Option<usize>> {
+        let blocks = Assignment::StrictRoundRobin { blocks }.assign(bytes);
+        let starts = window.starts(bytes, &blocks);
+        starts.into_iter().map(|start| start.map(|at| at.saturating_sub(bytes.len()))).collect()
+    }
+
+    #[test]
+    fn a_single_layer_window_is_the_layer_before() {
+        assert_eq!(starts(Window::SingleLayer, &[0, 1, 0, 0, 1], 2), [None, Some(0), None, None, Some(3)]);
+    }
+
+    #[test]
+    fn a_gap_aware_window_reaches_back_to_the_last_streamed_layer() {
+        assert_eq!(starts(Window::GapAware, &[0, 1, 0, 0, 1], 2), [None, Some(0), None, None, Some(1)]);
+        assert_eq!(starts(Window::GapAware, &[0, 0, 1, 1], 2), [None, None, Some(0), Some(2)]);
+    }
+
+    #[test]
+    fn rearranged_copies_start_as_soon_as_their_block_was_read() {
+        let bytes = [0, 1, 0, 1, 0, 0, 1];
+        let blocks = Assignment::StrictRoundRobin { blocks: 2 }.assign(&bytes);
+        let starts: Vec<_> = rearranged(&bytes, &blocks).into_iter().flatten().map(|at| at - 7).collect();
+        // The third one goes to the block that layer 1 read.
+        assert_eq!(starts, [0, 0, 2]);
+    }
+}
