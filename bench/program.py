@@ -141,6 +141,11 @@ def materialise(make: Callable, options: argparse.Namespace, complete: Callable 
     draw_weights(model, options.device, on_device)
     if options.build != "host":
         model = model.to(options.device)
+    else:
+        # Who places weights need not care for the few bytes of buffers.
+        for module in model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                module.register_buffer(name, buffer.to(options.device), name not in module._non_persistent_buffers_set)
     if options.device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

@@ -1,64 +1,33 @@
-"""Runs the Llama natively and under the preloaded library at several budgets, and compares.
+"""Runs a program natively, under the preloaded library at several budgets and under other libraries, and compares.
 
 One child process for each run, same model and inputs. Appends one JSON line for each case to OUT/NAME.jsonl as soon as it is known, keeps reports and
-stderr beside it, and prints a table last. Judging is in `measure.py`, child processes in `child.py`, the measured program in `llama.py`.
-Exit code: 0 when every run ended, all outputs are equal and every budget is kept; else 1.
+stderr beside it, and prints tables last. Options and the order of runs are in `options.py`, judging in `measure.py` and `compare.py`, child processes in
+`child.py`, the measured programs in files of their own.
+Exit code: 0 when every run of ours ended, all its outputs are equal and every budget is kept, whatever peers did; 2 where something needed is missing; else 1.
 """
 
-import argparse
 import datetime
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
 import child
+import compare
 import measure
+import peers
+import program
+import sampler
+import wheels
+from options import Run, arguments, planned
 
 HERE = Path(__file__).resolve().parent
 # No run is started with less than this many seconds left.
 LEAST_S = 20
-SAMPLE_S = 0.05
-# What the measured program imports.
-IMPORTS = "import torch, transformers; from transformers import LlamaForCausalLM; from transformers.models.llama import modeling_llama"
-
-
-class DeviceSampler:
-    """Samples the device memory in use through NVML, independently of the program and of the library. Silent where NVML is missing."""
-
-    def __init__(self) -> None:
-        self.samples: list[tuple[float, int]] = []
-        self.baseline: int | None = None
-        self._read = None
-        self._stop = threading.Event()
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-            self._read = lambda: int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-        except Exception:
-            return
-
-    def __enter__(self) -> "DeviceSampler":
-        if self._read is not None:
-            self.baseline = self._read()
-            self._thread = threading.Thread(target=self._sample, daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        if self._read is not None:
-            self._stop.set()
-            self._thread.join()
-
-    def _sample(self) -> None:
-        while not self._stop.wait(SAMPLE_S):
-            self.samples.append((time.monotonic(), self._read()))
 
 
 def read_lines(path: Path) -> list[dict]:
@@ -79,121 +48,31 @@ def commit() -> str:
         return "unknown"
 
 
-def command_line() -> argparse.ArgumentParser:
-    """Every option with its default; what values mean is checked in `arguments`."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--lib", type=Path, help="libflextensor.so; needed for every mode but native")
-    parser.add_argument(
-        "--budgets",
-        default="4,8,16,40",
-        help="GiB, comma separated; one larger than the model shows the cost of doing nothing",
-    )
-    parser.add_argument("--builds", default="gpu,cpu", help="where the weights are made: gpu, cpu")
-    parser.add_argument(
-        "--modes", default="native,flextensor", help="native, flextensor, off (preloaded with FT_ENABLED=0)"
-    )
-    parser.add_argument(
-        "--native-once",
-        action="store_true",
-        help="run native for the first build only; the other builds are compared with it",
-    )
-    parser.add_argument("--layers", type=int, default=16)
-    parser.add_argument("--forwards", type=int, default=20)
-    parser.add_argument("--timed", type=int, default=12)
-    parser.add_argument("--cases", help="passed to llama.py")
-    parser.add_argument(
-        "--quick", action="store_true", help="4 layers, one build, budgets 2 and 4: a first smoke test"
-    )
-    parser.add_argument("--limit", type=float, default=180, help="seconds for one run")
-    parser.add_argument(
-        "--total-limit",
-        type=float,
-        default=560,
-        help="seconds for everything; runs that do not fit are left out and said so",
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="FT_KEY=VALUE",
-        help="one more option for the flextensor runs",
-    )
-    parser.add_argument(
-        "--against", type=Path, help="results of an earlier run whose native lines these are compared with"
-    )
-    parser.add_argument(
-        "--shared-gpu",
-        action="store_true",
-        help="other runs share the GPU: outputs count, times and GPU memory do not",
-    )
-    parser.add_argument("--name", default="llama")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", HERE / "results")))
-    parser.add_argument(
-        "--program", nargs="+", default=[sys.executable, str(HERE / "llama.py")], help=argparse.SUPPRESS
-    )
-    parser.add_argument(
-        "--link", nargs="+", default=[sys.executable, str(HERE / "link.py")], help=argparse.SUPPRESS
-    )
-    return parser
-
-
-def arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    """The checked options: lists are split, budgets are bytes. Exits with one line for a value that is not allowed."""
-    parser = command_line()
-    options = parser.parse_args(argv)
-    if options.quick:
-        options.layers, options.budgets, options.builds = 4, "2,4", "gpu"
-    try:
-        options.budgets = [measure.parse_budget(text) for text in options.budgets.split(",") if text.strip()]
-    except ValueError as error:
-        parser.error(str(error))
-    options.builds = [name.strip() for name in options.builds.split(",") if name.strip()]
-    options.modes = [name.strip() for name in options.modes.split(",") if name.strip()]
-    if unknown := set(options.builds) - {"gpu", "cpu"}:
-        parser.error(f"unknown build {sorted(unknown)[0]}; allowed: gpu, cpu")
-    if unknown := set(options.modes) - {"native", "flextensor", "off"}:
-        parser.error(f"unknown mode {sorted(unknown)[0]}; allowed: native, flextensor, off")
-    if options.modes != ["native"] and (options.lib is None or not options.lib.is_file()):
-        parser.error(f"--lib {options.lib}: not a file; needed for every mode but native")
-    for text in options.option:
-        if not text.startswith("FT_") or "=" not in text:
-            parser.error(f"--option {text}: allowed is FT_KEY=VALUE")
-    return options
-
-
-def planned(options: argparse.Namespace) -> list[tuple[str, measure.Mode]]:
-    """All runs in order, native first, so that later ones can be judged at once."""
-    runs = []
-    for index, build in enumerate(options.builds):
-        if "native" in options.modes and not (index and options.native_once):
-            runs.append((build, measure.Mode("native")))
-        if "off" in options.modes:
-            runs.append((build, measure.Mode("off")))
-        if "flextensor" in options.modes:
-            runs.extend((build, measure.Mode("flextensor", budget)) for budget in options.budgets)
-    return runs
-
-
 class Bench:
     """The state of one benchmark: what is known so far, and where it is written."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options) -> None:
         self.options = options
         self.began = time.monotonic()
         options.out.mkdir(parents=True, exist_ok=True)
         self.results = options.out / f"{options.name}.jsonl"
         self.log = options.out / f"{options.name}.log"
         self.reports = options.out / f"{options.name}.reports.jsonl"
+        self.earlier = self.earlier_lines()
         for path in (self.results, self.log, self.reports):
             path.write_text("")
         self.lines: list[dict] = []
         self.failures: list[str] = []
+        self.left_out: list[str] = []
         self.machine: dict = {}
-        self.natives = (
-            [line for line in read_lines(options.against) if line.get("mode") == "native"]
-            if options.against
-            else []
-        )
+        self.folder = Path(tempfile.mkdtemp(prefix="flextensor-bench-"))
+        self.sites = wheels.unpack(options.wheels, self.folder) if options.wheels else {}
+
+    def earlier_lines(self) -> list[dict]:
+        """The lines of --against that are of the same program."""
+        lines = read_lines(self.options.against) if self.options.against else []
+        known = self.options.known
+        return [line for line in lines if "case" in line and known in (None, measure.program_of(line))]
 
     def left_s(self) -> float:
         return self.options.total_limit - (time.monotonic() - self.began)
@@ -203,74 +82,122 @@ class Bench:
         with self.log.open("a") as file:
             file.write(text + "\n")
 
+    def environment(self, mode: str, settings: dict[str, str] | None = None) -> dict[str, str]:
+        """The child's environment: the library only for ours, the Python package of the same name only for the peer that it is."""
+        path = wheels.search_path(
+            os.environ.get("PYTHONPATH", ""), self.sites, python_flextensor=mode == "flextensor_py"
+        )
+        extra = {"PYTHONPATH": path}
+        if mode in peers.PEERS:
+            extra.update(peers.PEERS[mode].environment)
+        return child.environment(self.options.lib if mode in measure.OURS else None, settings or {}, extra)
+
     def warm_imports(self) -> None:
         """Fills the byte-code cache and the page cache, so that no run pays for being the first on this machine."""
-        child.run([sys.executable, "-c", IMPORTS], limit_s=120, env=child.environment(None, {}))
+        if self.options.imports:
+            child.run([sys.executable, "-c", self.options.imports], limit_s=120, env=self.environment("native"))
 
-    def measure_link(self) -> None:
-        outcome = child.run(self.options.link, limit_s=60, env=child.environment(None, {}))
+    def measure_link(self) -> int:
+        """Names the machine and measures its link; returns 0, or the exit code of a machine on which nothing can run."""
+        outcome = child.run(self.options.link, limit_s=90, env=self.environment("native"))
         found = outcome.events("link")
         if not found:
+            if outcome.returncode == program.MISSING:
+                print("\n".join(outcome.stderr_tail(1)), file=sys.stderr)
+                return program.MISSING
             self.failures.append("link")
             self.note(f"link: {outcome.failure or 'no result'}\n  " + "\n  ".join(outcome.stderr_tail()))
-            return
+            return 0
         self.machine = {key: value for key, value in found[0].items() if key != "event"}
         self.note(
             f"{self.machine['gpu']}, driver {self.machine['driver']}, torch {self.machine['torch']}, link {self.machine['link_bytes_per_s'] / 1e9:.1f} GB/s"
         )
+        return 0
+
+    def weights_bytes(self) -> int | None:
+        return next((line["weights_bytes"] for line in [*self.lines, *self.earlier] if line.get("weights_bytes")), None)
+
+    def modes_of(self, run: Run) -> list[measure.Mode]:
+        """The run with its budget in bytes: one mode, or one for each run of the peer whose bytes it is to have."""
+        if run.match:
+            judged = [self.judged(line) for line in [*self.earlier, *self.lines]]
+            held = compare.bytes_of(judged, run.match)
+            if not held:
+                raise ValueError(f"no run of {run.match} has told what it held")
+            return [measure.Mode(run.mode, size) for size in held]
+        return [measure.Mode(run.mode, measure.budget_bytes(run.budget, self.weights_bytes()))]
+
+    def run(self, run: Run) -> None:
+        """Runs the children of one planned run."""
+        try:
+            modes = self.modes_of(run)
+        except ValueError as error:
+            self.leave_out(f"{run.build} {run.mode}", f"not run: {error}", run.mode)
+            return
+        for mode in modes:
+            weights = self.weights_bytes()
+            if mode.is_peer and mode.budget_bytes and weights and mode.budget_bytes >= weights and self.options.peer_budgets is None:
+                continue
+            self.run_one(run.build, mode)
+
+    def leave_out(self, name: str, reason: str, mode: str) -> None:
+        """Says what was not run; only what is missing of ours, or of native, makes the whole a failure."""
+        self.note(f"{name}: {reason}")
+        (self.left_out if measure.Mode(mode).is_peer else self.failures).append(name)
+
+    def command(self, build: str, mode: measure.Mode) -> list[str]:
+        """The child's command line."""
+        options = self.options
+        given = [("--layers", options.layers), ("--timed", options.timed), ("--cases", options.cases)]
+        given += [("--device", options.device)] if options.device != "cuda" else []
+        if mode.is_peer:
+            head = [sys.executable, str(HERE / "peers.py"), mode.name]
+            head += ["--budget-bytes", str(mode.budget_bytes)] if mode.budget_bytes else []
+            head.append(options.program[-1])
+            given += [("--forwards", options.peer_forwards), ("--loop-seconds", options.peer_loop_seconds)]
+        else:
+            head = [*options.program, "--build", build]
+            given += [("--forwards", options.forwards)]
+        rest = [text for key, value in given if value is not None for text in (key, str(value))]
+        return [*head, *rest, *(["--tiny"] if options.tiny else []), *options.program_option]
 
     def run_one(self, build: str, mode: measure.Mode) -> None:
         """Runs one child and writes its lines."""
         options = self.options
         name = f"{build} {mode.label}"
-        limit = min(options.limit, self.left_s())
+        limit = min(options.peer_limit if mode.is_peer else options.limit, self.left_s())
         if limit < LEAST_S:
-            self.failures.append(name)
-            self.note(f"{name}: not run, the total limit is used up")
+            self.leave_out(name, "not run, the total limit is used up", mode.name)
             return
-        command = [
-            *options.program,
-            "--build",
-            build,
-            "--layers",
-            str(options.layers),
-            "--forwards",
-            str(options.forwards),
-            "--timed",
-            str(options.timed),
-        ]
-        if options.cases:
-            command += ["--cases", options.cases]
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "report.json"
-            settings = {
-                "off": {"FT_ENABLED": "0"},
-                "flextensor": {"FT_MAX_GPU_MEM": str(mode.budget_bytes), "FT_REPORT": str(path)},
-            }.get(mode.name, {})
-            if mode.name == "flextensor":
-                settings.update(text.split("=", 1) for text in options.option)
-            env = child.environment(None if mode.name == "native" else options.lib, settings)
-            with DeviceSampler() as sampler:
-                outcome = child.run(command, limit_s=limit, env=env)
-            if options.shared_gpu:
-                sampler.samples = []
-            report = child.read_report(path) if mode.name == "flextensor" else None
-        if mode.name == "flextensor":
+        streams = mode.name == "flextensor"
+        path = self.folder / "report.json"
+        path.unlink(missing_ok=True)
+        settings = {
+            "off": {"FT_ENABLED": "0"},
+            "flextensor": {"FT_MAX_GPU_MEM": str(mode.budget_bytes), "FT_REPORT": str(path)},
+        }.get(mode.name, {})
+        if streams:
+            settings.update(text.split("=", 1) for text in options.option)
+        with sampler.Sampler() as memory:
+            outcome = child.run(self.command(build, mode), limit_s=limit, env=self.environment(mode.name, settings))
+        report = child.read_report(path) if streams else None
+        if streams:
             with self.reports.open("a") as file:
                 file.write(
                     json.dumps({"build": build, "budget_bytes": mode.budget_bytes, "report": report}) + "\n"
                 )
-        self.keep(mode, outcome, measure.case_lines(mode, outcome, report, sampler.samples, sampler.baseline))
+        device, host = (None, None) if options.shared_gpu else (memory.device, memory.host)
+        self.keep(outcome, measure.case_lines(mode, outcome, report, device, host))
         cases = " ".join(f"{case['case']} {case['ms']:.1f}" for case in outcome.events("case"))
         self.note(f"{name}: {outcome.failure or 'done'} in {outcome.wall_s:.0f} s; {cases}")
-        said = [line for line in outcome.stderr_tail(60) if "flextensor" in line.lower()][-12:]
+        said = [line for line in outcome.stderr_tail(60) if "flextensor" in line.lower()][-12:] if not mode.is_peer else []
         if outcome.failure or not outcome.events("end"):
-            self.failures.append(name)
-            said = outcome.stderr_tail()
+            (self.left_out if mode.is_peer else self.failures).append(name)
+            said = outcome.stderr_tail(1 if outcome.returncode == program.MISSING else child.STDERR_LINES)
         for line in said:
             self.note(f"  {line[:300]}")
 
-    def keep(self, mode: measure.Mode, outcome: child.Outcome, lines: list[dict]) -> None:
+    def keep(self, outcome: child.Outcome, lines: list[dict]) -> None:
         """Judges the new lines and appends them, with the machine and the time, to the results."""
         self.lines.extend(lines)
         stamp = {
@@ -285,27 +212,41 @@ class Bench:
                 file.write(json.dumps({**self.judged(line), **self.machine, **stamp}) + "\n")
 
     def judged(self, line: dict) -> dict:
-        judged = measure.judge(line, [*self.natives, *self.lines], self.machine.get("link_bytes_per_s"))
+        # A native run of this machine goes before one of an earlier day.
+        judged = measure.judge(line, [*self.lines, *self.earlier], self.machine.get("link_bytes_per_s"))
         if self.options.shared_gpu:
             judged.update(ratio=None, weights_device_bytes=None, misses=[])
         return judged
 
     def finish(self) -> int:
-        """Prints the table; returns the exit code."""
+        """Prints the tables; returns the exit code."""
+        shutil.rmtree(self.folder, ignore_errors=True)
         judged = [self.judged(line) for line in self.lines]
+        earlier = [self.judged(line) for line in self.earlier if measure.Mode(line["mode"]).is_peer]
+        if beside := compare.text([*judged, *earlier]):
+            self.note(f"\n{beside}")
         self.note("\n" + measure.text_table(measure.COLUMNS, [measure.row(line) for line in judged]))
+        for name in self.left_out:
+            self.note(f"LEFT OUT, or not to its end: {name}")
         for name in self.failures:
             self.note(f"FAILED: {name}")
-        return 1 if self.failures or not judged or any(line["problems"] for line in judged) else 0
+        ours = [line for line in judged if not measure.Mode(line["mode"]).is_peer]
+        return 1 if self.failures or not judged or any(line["problems"] for line in ours) else 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    bench = Bench(arguments(argv))
-    if not bench.options.against:
+    options = arguments(argv)
+    try:
+        bench = Bench(options)
+    except (OSError, ValueError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return program.MISSING
+    if not options.against:
         bench.warm_imports()
-    bench.measure_link()
-    for build, mode in planned(bench.options):
-        bench.run_one(build, mode)
+    if missing := bench.measure_link():
+        return missing
+    for run in planned(options):
+        bench.run(run)
     return bench.finish()
 
 

@@ -1,0 +1,39 @@
+"""Unpacks wheels into folders for PYTHONPATH, so that peers need no installation and meet nothing of ours.
+
+The Python library FlexTensor has the name of our own package: it gets a folder of its own, which only its own processes see.
+"""
+
+import zipfile
+from pathlib import Path
+
+# Folder of each wheel's distribution name; all others share the last.
+OWN_FOLDERS = {"flextensor": "flextensor_py"}
+SHARED = "shared"
+
+
+def unpack(folder: Path, into: Path) -> dict[str, Path]:
+    """The folders made, by name ("flextensor_py", "shared"). Raises ValueError for a file that is no plain wheel, or where there is none."""
+    found: dict[str, Path] = {}
+    wheels = sorted(folder.glob("*.whl"))
+    if not wheels:
+        raise ValueError(f"{folder}: no wheels (*.whl) here")
+    for wheel in wheels:
+        name = OWN_FOLDERS.get(wheel.name.partition("-")[0].lower(), SHARED)
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                if any(".data/purelib/" in entry or ".data/platlib/" in entry for entry in archive.namelist()):
+                    raise ValueError(f"{wheel.name}: has parts that only an installer can place")
+                archive.extractall(into / name)
+        except zipfile.BadZipFile:
+            raise ValueError(f"{wheel.name}: not a wheel") from None
+        found[name] = into / name
+    return found
+
+
+def search_path(inherited: str, sites: dict[str, Path], *, python_flextensor: bool) -> str:
+    """PYTHONPATH for one process: the unpacked folders first; of what was inherited, nothing that holds a flextensor unless that one is asked for."""
+    kept = [entry for entry in inherited.split(":") if entry]
+    if not python_flextensor:
+        kept = [entry for entry in kept if not (Path(entry) / "flextensor" / "__init__.py").exists()]
+    names = [*(OWN_FOLDERS.values() if python_flextensor else ()), SHARED]
+    return ":".join([*(str(sites[name]) for name in names if name in sites), *kept])
