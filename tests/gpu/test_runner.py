@@ -181,9 +181,9 @@ def test_missed_targets_are_shown_but_make_no_run_wrong():
     assert measure.judge(line(ms=bound * 1.03), [native], 55e9)["misses"] == []
     assert measure.judge(line(ms=bound * 1.05), [native], 55e9)["misses"] == ["slower than 1.04 x bound"]
     assert measure.judge(line(budget=40, ms=13.2), [native], 55e9)["misses"] == ["slower than 1.01 x bound"]
-    late = measure.judge(line(first_steady_s=15.5), [native], 55e9)
+    late = measure.judge(line(ms=bound, first_steady_s=15.5), [native], 55e9)
     assert len(late["misses"]) == 1 and late["problems"] == [] and late["misses"][0] in measure.row(late)[-1]
-    assert measure.judge(line(first_steady_s=15.5, build="cpu"), [native], 55e9)["misses"] == []
+    assert measure.judge(line(ms=bound, first_steady_s=15.5, build="cpu"), [native], 55e9)["misses"] == []
 
 
 def test_a_run_without_a_native_one_is_not_called_equal():
