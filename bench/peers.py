@@ -148,8 +148,8 @@ def main(argv: list[str] | None = None) -> None:
     peer = PEERS[given.peer]
     if peer.budgeted != (given.budget_bytes is not None):
         parser.error(f"{given.peer} {'needs' if peer.budgeted else 'takes no'} --budget-bytes")
-    measured = load(given.program)
     program.demand(("torch", peer.package))
+    measured = load(given.program)
 
     def place(model, options):
         placed, passes = peer.place(model, options, given.budget_bytes, measured.blocks)
