@@ -4,7 +4,8 @@
 //! Because runs follow each other in order of use, the page that is needed next is always the one that was
 //! released longest ago. At the end of a pass the ring stands somewhere; the next pass begins at its fixed
 //! first page all the same. What lies between the two is lead that is lost once a pass, so the planner likes
-//! rings that a pass goes around a whole number of times.
+//! rings that a pass goes around a whole number of times. Few pages that are missing to that are left free
+//! all along the way, so that every lap loses next to nothing, instead of one lap all of them.
 
 use crate::simulate::Course;
 
@@ -35,16 +36,41 @@ impl Run {
     }
 }
 
+/// A pass that misses the end of its last lap by more than this part of its pages is laid without gaps.
+const WIDEST_GAP: u64 = 32;
+
 /// Lays all units that stream pages around the ring, from ring page `cursor` on. Every entry of `streamed` is
 /// at most `ring_pages`.
 pub(crate) fn lay_runs(course: &Course, streamed: &[u64], ring_pages: u64, cursor: u64) -> Vec<Run> {
+    lay(course, streamed, ring_pages, cursor, &[])
+}
+
+/// As [`lay_runs`] from ring page 0 on, with the few pages that are missing to a whole number of laps left
+/// free in front of groups of uses, evenly over the pass. `leaders`: the units that begin a group.
+pub(crate) fn lay_laps(course: &Course, streamed: &[u64], ring_pages: u64, leaders: &[bool]) -> Vec<Run> {
+    let all: u64 = streamed.iter().sum();
+    let gap = if ring_pages == 0 { 0 } else { all.next_multiple_of(ring_pages) - all };
+    let even = gap > 0 && gap <= all / WIDEST_GAP;
+    lay(course, streamed, ring_pages, 0, if even { leaders } else { &[] })
+}
+
+fn lay(course: &Course, streamed: &[u64], ring_pages: u64, cursor: u64, leaders: &[bool]) -> Vec<Run> {
     let mut runs = vec![Run::default(); streamed.len()];
-    let mut next = if ring_pages == 0 { 0 } else { cursor % ring_pages };
+    if ring_pages == 0 {
+        return runs;
+    }
+    let all: u64 = streamed.iter().sum();
+    let gap = all.next_multiple_of(ring_pages) - all;
+    let (mut laid, mut left_free) = (0, 0);
     for unit in course.ring_order() {
         let (Some(run), Some(&pages)) = (runs.get_mut(unit), streamed.get(unit)) else { continue };
         if pages > 0 {
-            *run = Run { start: next, pages };
-            next = (next + pages) % ring_pages;
+            if leaders.get(unit).is_some_and(|leads| *leads) {
+                // Both are below 2^32 pages.
+                left_free = gap * laid / all;
+            }
+            *run = Run { start: (cursor + laid + left_free) % ring_pages, pages };
+            laid += pages;
         }
     }
     runs

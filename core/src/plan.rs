@@ -104,7 +104,8 @@ pub struct PlanRequest {
     pub fixed_bytes: u64,
     /// The units of all models.
     pub units: Vec<UnitInfo>,
-    /// One pass for each model, in the order in which they usually follow each other.
+    /// The passes of all models, in the order in which these usually follow each other. Several passes of one
+    /// model are its shapes, the most frequent one first: one placement serves them all.
     pub passes: Vec<PassProfile>,
     /// The link from host to GPU.
     pub link: LinkCurve,
@@ -196,6 +197,21 @@ pub enum PlanNote {
     },
 }
 
+/// What a plan means for one cycle: a pass of every model, each in one shape.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Forecast {
+    /// Which model runs in which shape.
+    pub shapes: Vec<(ModelId, u64)>,
+    /// Milliseconds with every weight resident.
+    pub resident_ms: f64,
+    /// Predicted milliseconds at steady state.
+    pub predicted_ms: f64,
+    /// The least milliseconds that any plan could take ([`Plan::bound_ms`]).
+    pub bound_ms: f64,
+    /// Bytes copied.
+    pub copied_bytes: u64,
+}
+
 /// What is resident, what is streamed, and how.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Plan {
@@ -220,6 +236,14 @@ pub struct Plan {
     pub bound_ms: f64,
     /// Fixed, resident and ring bytes together.
     pub peak_bytes: u64,
+    /// Longest single copy, in pages, with which the times were predicted: at most what was asked for. 0 in
+    /// plans that were not made here: what was asked for.
+    #[serde(default)]
+    pub chunk_pages: u64,
+    /// What to expect of every shape: the first of every model, the second of every model, and so on. The
+    /// first one's times are the plan's.
+    #[serde(default)]
+    pub forecasts: Vec<Forecast>,
     /// What should be said about it.
     pub notes: Vec<PlanNote>,
 }

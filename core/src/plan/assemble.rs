@@ -2,35 +2,53 @@
 //! Choosing is `search`'s job.
 
 use crate::layout::Run;
-use crate::plan::idle::Idle;
-use crate::plan::{Placement, Plan, PlanNote, PlanRequest, RingRun};
-use crate::simulate::Course;
+use crate::plan::{Forecast, Placement, Plan, PlanNote, PlanRequest, RingRun};
+use crate::simulate::{Course, Scenario};
 
 /// A filling that was laid around a ring and timed; vectors are by position of the unit in the request.
 #[derive(Debug, Clone)]
 pub(super) struct Choice {
     pub(super) ring_pages: u64,
+    pub(super) chunk_pages: u64,
     pub(super) streamed: Vec<u64>,
     pub(super) runs: Vec<Run>,
-    pub(super) predicted_ms: f64,
-    pub(super) streamed_bytes: u64,
+    /// One for each scenario.
+    pub(super) cycles: Vec<Cycle>,
+    /// The largest predicted time of a scenario as a multiple of its bound.
+    pub(super) worst: f64,
     /// Pages by which it misses the budget.
     pub(super) missing: u64,
     pub(super) notes: Vec<PlanNote>,
 }
 
+/// What was predicted for one scenario.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Cycle {
+    pub(super) ms: f64,
+    /// Milliseconds in which the link copies: the time of a cycle that computes nothing.
+    pub(super) link_ms: f64,
+    pub(super) bytes: u64,
+}
+
 impl Choice {
     /// Nothing is streamed.
     pub(super) fn resident(request: &PlanRequest, course: &Course) -> Self {
+        let resident = |scenario: &Scenario| Cycle { ms: scenario.resident_ms, link_ms: 0.0, bytes: 0 };
         Choice {
             ring_pages: 0,
+            chunk_pages: request.chunk_pages.max(1),
             streamed: vec![0; request.units.len()],
             runs: vec![Run::default(); request.units.len()],
-            predicted_ms: course.resident_ms,
-            streamed_bytes: 0,
+            cycles: course.scenarios().iter().map(resident).collect(),
+            worst: 1.0,
             missing: 0,
             notes: Vec::new(),
         }
+    }
+
+    /// Milliseconds of a cycle that computes nothing, in the scenario that copies longest.
+    pub(super) fn link_ms(&self) -> f64 {
+        self.cycles.iter().map(|cycle| cycle.link_ms).fold(0.0, f64::max)
     }
 }
 
@@ -59,6 +77,8 @@ pub(super) fn describe(request: &PlanRequest, course: &Course, choice: Choice, r
     if course.cleaned > 0 {
         notes.push(PlanNote::TimesCleaned { count: course.cleaned });
     }
+    let forecasts = forecasts(request, course, &choice.cycles);
+    let first = forecasts.first().cloned().unwrap_or_default();
     Plan {
         placements: placements.collect(),
         ring_pages: choice.ring_pages,
@@ -66,15 +86,17 @@ pub(super) fn describe(request: &PlanRequest, course: &Course, choice: Choice, r
         orders: orders(request, course, &choice.streamed),
         resident_bytes: peak_bytes - ring_bytes - request.fixed_bytes,
         ring_bytes,
-        streamed_bytes: choice.streamed_bytes,
-        predicted_ms: choice.predicted_ms,
-        bound_ms: bound_ms(request, course),
+        streamed_bytes: first.copied_bytes,
+        predicted_ms: first.predicted_ms,
+        bound_ms: first.bound_ms,
         peak_bytes,
+        chunk_pages: choice.chunk_pages,
+        forecasts,
         notes,
     }
 }
 
-/// The streamed uses of every model, in order. Of several passes of one model the first one counts.
+/// The streamed uses of every model, in order. Of several shapes of one model the first one counts.
 fn orders(
     request: &PlanRequest,
     course: &Course,
@@ -92,10 +114,30 @@ fn orders(
     orders
 }
 
+fn forecasts(request: &PlanRequest, course: &Course, cycles: &[Cycle]) -> Vec<Forecast> {
+    let scenarios = course.scenarios().iter().zip(cycles);
+    scenarios
+        .map(|(scenario, cycle)| Forecast {
+            shapes: scenario.shapes.clone(),
+            resident_ms: scenario.resident_ms,
+            predicted_ms: cycle.ms,
+            bound_ms: bound_ms(request, scenario),
+            copied_bytes: cycle.bytes,
+        })
+        .collect()
+}
+
 /// The least time that any plan could take: every pass computes, and reads over the link what does not fit of
-/// the bytes that passes read. Idle units are not read.
-fn bound_ms(request: &PlanRequest, course: &Course) -> f64 {
-    let budget = request.budget.unwrap_or(u64::MAX);
-    let over = (request.total_bytes() - Idle::bytes(request, course)).saturating_sub(budget);
-    course.resident_ms.max(over as f64 / request.link.peak_bytes_per_ms())
+/// the bytes that passes read. What no pass of the scenario reads is left out, unless it has to stay.
+pub(super) fn bound_ms(request: &PlanRequest, scenario: &Scenario) -> f64 {
+    let mut read = vec![false; request.units.len()];
+    for (unit, _) in scenario.uses() {
+        if let Some(read) = read.get_mut(unit) {
+            *read = true;
+        }
+    }
+    let unread = request.units.iter().zip(read).filter(|(unit, read)| !read && unit.stay.is_none());
+    let unread = unread.map(|(unit, _)| unit.footprint(request.page_bytes)).fold(0, u64::saturating_add);
+    let over = (request.total_bytes() - unread).saturating_sub(request.budget.unwrap_or(u64::MAX));
+    scenario.resident_ms.max(over as f64 / request.link.peak_bytes_per_ms())
 }

@@ -3,12 +3,15 @@
 //!
 //! Every group of uses that are held together streams at most `cap` pages, because the ring must hold the
 //! largest group at once: filling all groups to one level keeps the ring smallest and spreads the copying
-//! over the pass. A second limit follows time: a unit streams at most `pace` times the pages that the link
-//! carries while the unit computes, which keeps the link from falling behind in stretches of the pass that
-//! compute little.
+//! over the pass. While the last use of a group computes, the group's pages are held and the link goes on
+//! copying into the rest of the ring: what it carries in that time is the group's *lead*. A link that is never
+//! to stop needs a ring of the streamed pages and the lead of every group, so groups with long uses stream
+//! less (`Limits::lead`). A third limit follows time: a unit streams at most `pace` times the pages that the
+//! link carries while the unit computes, which keeps the link from falling behind in stretches of the pass
+//! that compute little.
 
 use crate::plan::PlanRequest;
-use crate::simulate::Course;
+use crate::simulate::{Course, Scenario};
 
 /// What could be streamed at all.
 #[derive(Debug, Clone)]
@@ -16,8 +19,16 @@ pub(super) struct Stock {
     units: Vec<StockUnit>,
     /// Units in order of first use.
     order: Vec<usize>,
-    /// Streamable units of every group, without repetition; groups without any are left out.
-    groups: Vec<Vec<usize>>,
+    /// Groups that hold anything streamable; those of several shapes that hold the same are one.
+    groups: Vec<StockGroup>,
+}
+
+#[derive(Debug, Clone)]
+struct StockGroup {
+    /// Streamable units, without repetition, ascending.
+    units: Vec<usize>,
+    /// Pages that the link carries while its last use computes, in the shape that computes longest.
+    lead: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,7 +37,9 @@ struct StockUnit {
     splittable: bool,
     /// Pages that the link carries while this unit computes.
     window: f64,
-    /// Groups it belongs to.
+    /// Groups of one pass that it belongs to.
+    repeats: usize,
+    /// Different groups of all shapes that it belongs to.
     groups: usize,
 }
 
@@ -37,12 +50,19 @@ pub(super) struct Limits {
     pub(super) cap: u64,
     /// Most streamed pages of a divisible unit, as a multiple of its window.
     pub(super) pace: f64,
+    /// How much of its lead every group leaves free below the cap: 0 = nothing, 1 = all.
+    pub(super) lead: f64,
 }
 
 impl Limits {
     /// Only a cap.
     pub(super) fn cap(cap: u64) -> Self {
-        Limits { cap, pace: f64::INFINITY }
+        Limits { cap, pace: f64::INFINITY, lead: 0.0 }
+    }
+
+    /// The cap, less each group's lead.
+    pub(super) fn led(cap: u64, lead: f64) -> Self {
+        Limits { lead, ..Limits::cap(cap) }
     }
 }
 
@@ -63,38 +83,64 @@ impl Stock {
                 unit.pages = 0;
             }
         }
+        let mut stock = Stock { units, order: course.first_uses().to_vec(), groups: Vec::new() };
         let pages_per_ms = request.link.peak_bytes_per_ms() / request.page_bytes as f64;
-        for (unit, ms) in course.uses() {
-            if let Some(unit) = units.get_mut(unit) {
-                unit.window += ms * pages_per_ms;
+        for scenario in course.scenarios() {
+            stock.add(scenario, pages_per_ms);
+        }
+        stock.groups.sort_by(|a, b| a.units.cmp(&b.units).then(b.lead.total_cmp(&a.lead)));
+        stock.groups.dedup_by(|a, b| a.units == b.units);
+        for &unit in stock.groups.iter().flat_map(|group| &group.units) {
+            if let Some(unit) = stock.units.get_mut(unit) {
+                unit.groups += 1;
             }
         }
-        let mut groups = Vec::new();
-        for mut group in course.groups() {
-            group.sort_unstable();
-            group.dedup();
-            group.retain(|&unit| units.get(unit).is_some_and(|unit| unit.pages > 0));
-            for &unit in &group {
-                if let Some(unit) = units.get_mut(unit) {
-                    unit.groups += 1;
+        stock
+    }
+
+    /// Takes over the times and groups of a scenario; of several the one that computes longest counts.
+    fn add(&mut self, scenario: &Scenario, pages_per_ms: f64) {
+        let mut windows = vec![0.0; self.units.len()];
+        for (unit, ms) in scenario.uses() {
+            if let Some(window) = windows.get_mut(unit) {
+                *window += ms * pages_per_ms;
+            }
+        }
+        let mut repeats = vec![0; self.units.len()];
+        for group in scenario.groups() {
+            let mut units = group.units;
+            units.sort_unstable();
+            units.dedup();
+            units.retain(|&unit| self.unit(unit).pages > 0);
+            for &unit in &units {
+                if let Some(times) = repeats.get_mut(unit) {
+                    *times += 1;
                 }
             }
-            if !group.is_empty() {
-                groups.push(group);
+            if !units.is_empty() {
+                self.groups.push(StockGroup { units, lead: group.last_ms * pages_per_ms });
             }
         }
-        Stock { units, order: course.first_uses().to_vec(), groups }
+        for ((unit, window), repeats) in self.units.iter_mut().zip(windows).zip(repeats) {
+            unit.window = unit.window.max(window);
+            unit.repeats = unit.repeats.max(repeats);
+        }
     }
 
-    /// Units that belong to more than one group: they are copied more than once a pass, and only they can
-    /// collide in the ring.
-    pub(super) fn shared_units(&self) -> Vec<usize> {
-        (0..self.units.len()).filter(|&unit| self.is_shared(unit)).collect()
+    /// Units that are copied more than once a pass.
+    pub(super) fn repeated_units(&self) -> Vec<usize> {
+        (0..self.units.len()).filter(|&unit| self.unit(unit).repeats > 1).collect()
     }
 
-    /// Whether a unit belongs to more than one group.
+    /// Whether any unit could collide in the ring: only units of several groups can.
+    pub(super) fn any_shared(&self) -> bool {
+        (0..self.units.len()).any(|unit| self.is_shared(unit))
+    }
+
+    /// Whether a unit belongs to more than one group, in one pass or in several shapes.
     pub(super) fn is_shared(&self, unit: usize) -> bool {
-        self.unit(unit).groups > 1
+        let unit = self.unit(unit);
+        unit.groups > 1 || unit.repeats > 1
     }
 
     /// A pace that holds back no unit that computes at all.
@@ -107,7 +153,8 @@ impl Stock {
     /// Lengths of the ring at which something more fits: the sizes of groups, of what is not divisible and
     /// those of `idle` units, ascending, at most `most` of them, the largest among them.
     pub(super) fn breakpoints(&self, idle: impl Iterator<Item = u64>, most: usize) -> Vec<u64> {
-        let groups = self.groups.iter().map(|group| group.iter().map(|&unit| self.unit(unit).pages).sum());
+        let groups =
+            self.groups.iter().map(|group| group.units.iter().map(|&unit| self.unit(unit).pages).sum());
         let units = self.units.iter().filter(|unit| unit.groups > 0).map(|unit| unit.pages);
         let mut points: Vec<u64> = groups.chain(units).chain(idle).collect();
         points.sort_unstable();
@@ -123,13 +170,15 @@ impl Stock {
     pub(super) fn level(&self, limits: Limits) -> Vec<u64> {
         let mut streamed: Vec<u64> = self.units.iter().map(|unit| unit.wanted(limits.pace)).collect();
         for group in &self.groups {
-            match group.as_slice() {
+            // An infinite or huge lead saturates: nothing is left of the cap.
+            let cap = limits.cap.saturating_sub((limits.lead * group.lead).ceil() as u64);
+            match group.units.as_slice() {
                 [single] => {
                     if let (Some(slot), unit) = (streamed.get_mut(*single), self.unit(*single)) {
-                        *slot = unit.allowed((*slot).min(unit.pages), limits.cap);
+                        *slot = unit.allowed((*slot).min(unit.pages), cap);
                     }
                 }
-                several => self.share(several, limits.cap, &mut streamed),
+                several => self.share(several, cap, &mut streamed),
             }
         }
         for (slot, unit) in streamed.iter_mut().zip(&self.units) {

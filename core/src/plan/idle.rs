@@ -39,13 +39,6 @@ impl Idle {
         Idle { units: units.collect() }
     }
 
-    /// Bytes of the units that no pass reads, whether their pages can be streamed or not.
-    pub(super) fn bytes(request: &PlanRequest, course: &Course) -> u64 {
-        let idle = course.unused().iter().filter_map(|&at| request.units.get(at));
-        let idle = idle.filter(|unit| unit.stay.is_none());
-        idle.map(|unit| unit.footprint(request.page_bytes)).fold(0, u64::saturating_add)
-    }
-
     /// Pages that they stream through a ring of this length at most.
     pub(super) fn most(&self, ring: u64) -> u64 {
         self.units.iter().map(|unit| unit.allowed(ring)).sum()

@@ -4,7 +4,7 @@
 use crate::error::CoreError;
 use crate::plan::assemble::{self, Choice};
 use crate::plan::search::{self, Search, SharedRing};
-use crate::plan::{Plan, PlanRequest};
+use crate::plan::{Forecast, Plan, PlanRequest};
 use crate::simulate::Course;
 
 /// See [`crate::plan::plan_increment`].
@@ -18,7 +18,7 @@ pub(super) fn plan(existing: &Plan, request: &PlanRequest) -> Result<Plan, CoreE
         Choice::resident(request, &course)
     } else {
         let cursor = existing.layout.last().map_or(0, |run| run.start + run.pages);
-        let ring = SharedRing { ring_pages: existing.ring_pages, cursor };
+        let ring = SharedRing { ring_pages: existing.ring_pages, cursor, chunk_pages: existing.chunk_pages };
         Search::new(request, &course, Some(ring)).best(over)
     };
     let ring_pages = existing.ring_pages;
@@ -42,6 +42,28 @@ impl Plan {
         self.peak_bytes += increment.peak_bytes;
         self.predicted_ms += increment.predicted_ms;
         self.bound_ms += increment.bound_ms;
+        self.chunk_pages = if self.chunk_pages > 0 { self.chunk_pages } else { increment.chunk_pages };
+        self.forecasts = in_turn(self.forecasts, increment.forecasts);
         self
     }
+}
+
+/// Forecasts of two models that take turns: first with first, second with second; the last of the shorter list
+/// is repeated.
+fn in_turn(one: Vec<Forecast>, other: Vec<Forecast>) -> Vec<Forecast> {
+    let (Some(last), Some(other_last)) = (one.last().cloned(), other.last().cloned()) else {
+        return if one.is_empty() { other } else { one };
+    };
+    let length = one.len().max(other.len());
+    let all = one.into_iter().chain(std::iter::repeat(last));
+    let others = other.into_iter().chain(std::iter::repeat(other_last));
+    let add = |(mut sum, add): (Forecast, Forecast)| {
+        sum.shapes.extend(add.shapes);
+        sum.resident_ms += add.resident_ms;
+        sum.predicted_ms += add.predicted_ms;
+        sum.bound_ms += add.bound_ms;
+        sum.copied_bytes += add.copied_bytes;
+        sum
+    };
+    all.zip(others).take(length).map(add).collect()
 }

@@ -4,19 +4,23 @@
 
 use crate::error::CoreError;
 use crate::layout;
-use crate::plan::assemble::{self, Choice};
+use crate::plan::assemble::{self, Choice, Cycle};
 use crate::plan::fill::{Limits, Stock};
 use crate::plan::idle::Idle;
 use crate::plan::{Plan, PlanNote, PlanRequest};
 use crate::simulate::{Course, Track};
 
-/// Lead that a ring should have beyond what is held at once, so that the link never idles between two uses.
-const LEAST_LEAD_BYTES: u64 = 16 << 20;
-/// Leads to try beyond the least one, in MiB.
-const MORE_LEADS_MIB: [u64; 14] = [0, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
+/// Rings to try, by how much of the groups' leads they leave room for.
+const LEADS: [f64; 8] = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
+/// Rings to try beyond the shortest possible one, in MiB.
+const MORE_MIB: [u64; 13] = [4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
+/// Times that the rings between the best one and its neighbours are tried.
+const REFINEMENTS: usize = 4;
+/// Leads to fill one ring with.
+const LEADS_OF_A_RING: [f64; 3] = [1.0, 0.5, 0.0];
 /// Paces to try, as multiples of the slowest one that streams enough.
 const PACES: [f64; 5] = [1.0, 1.1, 1.3, 1.7, 2.5];
-/// Predictions this close to the best count as equal; then fewer streamed bytes win.
+/// Predictions this close to the best count as equal; then the shorter time of the link wins.
 const SAME_TIME: f64 = 1.001;
 /// Rounds in which colliding units are made resident, before all that could collide are.
 const SEPARATING_ROUNDS: usize = 6;
@@ -24,6 +28,10 @@ const SEPARATING_ROUNDS: usize = 6;
 const BREAKPOINTS: usize = 64;
 /// Halvings of the interval in which the slowest pace is looked for.
 const PACE_HALVINGS: usize = 20;
+/// Chunks are at most this part of a ring while rings are compared.
+const CHUNKS_OF_A_RING: u64 = 8;
+/// A bound that counts as one, in milliseconds: ratios to nothing are no measure.
+const LEAST_BOUND_MS: f64 = 1e-3;
 
 /// Units that would collide in the ring and should stay resident.
 type Colliding = Vec<usize>;
@@ -51,6 +59,8 @@ pub(super) fn over_budget(request: &PlanRequest) -> u64 {
 pub(super) struct SharedRing {
     pub(super) ring_pages: u64,
     pub(super) cursor: u64,
+    /// Longest single copy, in pages; 0 = as the request says.
+    pub(super) chunk_pages: u64,
 }
 
 /// One search over one request.
@@ -60,26 +70,41 @@ pub(super) struct Search<'a> {
     course: &'a Course,
     shared: Option<SharedRing>,
     idle: Idle,
+    /// By position of a unit: whether it is never held behind another one of its group.
+    leaders: Vec<bool>,
+    /// The bound of every scenario.
+    bounds_ms: Vec<f64>,
 }
 
 impl<'a> Search<'a> {
     pub(super) fn new(request: &'a PlanRequest, course: &'a Course, shared: Option<SharedRing>) -> Self {
-        Search { request, course, shared, idle: Idle::new(request, course) }
+        let mut leaders = vec![true; request.units.len()];
+        for unit in course.groups().flat_map(|group| group.into_iter().skip(1)) {
+            if let Some(leads) = leaders.get_mut(unit) {
+                *leads = false;
+            }
+        }
+        let scenarios = course.scenarios().iter();
+        let bounds_ms = scenarios.map(|scenario| assemble::bound_ms(request, scenario).max(LEAST_BOUND_MS));
+        let idle = Idle::new(request, course);
+        Search { request, course, shared, idle, leaders, bounds_ms: bounds_ms.collect() }
     }
 
     /// The best way to save this many pages; where that cannot be done, the way that saves most.
     pub(super) fn best(&self, over: u64) -> Choice {
-        let shared_units = Stock::new(self.request, self.course, &[]).shared_units();
+        let all = Stock::new(self.request, self.course, &[]);
         // Units of several groups are copied several times a pass for the same gain, so plans without them
         // compete.
-        let plain = Stock::new(self.request, self.course, &shared_units);
+        let plain = Stock::new(self.request, self.course, &all.repeated_units());
         let mut found: Vec<Choice> = self.over_rings(&plain, over).into_iter().collect();
-        if !shared_units.is_empty() {
+        if all.any_shared() {
             found.extend(self.separated(over));
         }
         let least_missing = found.iter().map(|choice| choice.missing).min();
         found.retain(|choice| Some(choice.missing) == least_missing);
-        pick(found).unwrap_or_else(|| Choice { missing: over, ..Choice::resident(self.request, self.course) })
+        let choice = pick(found)
+            .unwrap_or_else(|| Choice { missing: over, ..Choice::resident(self.request, self.course) });
+        self.rechunked(choice)
     }
 
     /// The best choice in which units of several groups may be streamed as well, unless they collide.
@@ -100,7 +125,7 @@ impl<'a> Search<'a> {
 
     fn over_rings(&self, stock: &Stock, over: u64) -> Result<Choice, Colliding> {
         if let Some(shared) = self.shared {
-            return self.over_fillings(stock, over, shared.ring_pages);
+            return self.over_fillings(stock, over, shared.ring_pages, f64::INFINITY);
         }
         // Pages that a ring of this length saves when as much as possible is streamed.
         let saves = |ring: u64| total(&self.level(stock, ring)).saturating_sub(ring);
@@ -121,13 +146,13 @@ impl<'a> Search<'a> {
             return Ok(choice);
         }
         let Some(asked) = self.request.ring_override else {
-            return self.over_lengths(stock, over, widest, shortest(widest, over, saves));
+            return self.over_lengths(stock, over, widest);
         };
         let ring = asked / self.request.page_bytes;
         if ring > 0 && saves(ring) >= over {
-            return self.over_fillings(stock, over + ring, ring);
+            return self.over_fillings(stock, over + ring, ring, f64::INFINITY);
         }
-        let mut choice = self.over_lengths(stock, over, widest, shortest(widest, over, saves))?;
+        let mut choice = self.over_lengths(stock, over, widest)?;
         choice
             .notes
             .push(PlanNote::RingOverrideChanged { asked, used: choice.ring_pages * self.request.page_bytes });
@@ -135,38 +160,76 @@ impl<'a> Search<'a> {
     }
 
     /// Tries rings from the shortest possible one on, unless idle units alone save enough.
-    fn over_lengths(
-        &self,
-        stock: &Stock,
-        over: u64,
-        widest: u64,
-        shortest: u64,
-    ) -> Result<Choice, Colliding> {
-        let page = self.request.page_bytes;
+    fn over_lengths(&self, stock: &Stock, over: u64, widest: u64) -> Result<Choice, Colliding> {
         if let Some(ring) = self.idle.shortest_alone(over) {
-            return self.over_fillings(stock, over + ring, ring);
+            return self.over_fillings(stock, over + ring, ring, f64::INFINITY);
         }
-        let least = LEAST_LEAD_BYTES.div_ceil(page);
-        let leads = MORE_LEADS_MIB.map(|lead| shortest + least + (lead << 20).div_ceil(page));
-        let mut lengths = Vec::new();
-        for ring in leads.into_iter().chain(self.idle.rings(over)) {
-            lengths.extend([ring, whole_laps(over.saturating_sub(self.idle.most(ring)), ring)]);
+        let mut found: Vec<Choice> = Vec::new();
+        let mut lengths = self.lengths(stock, over, widest);
+        for &ring in &lengths {
+            self.try_ring(stock, over, ring, &mut found);
         }
-        lengths.sort_unstable();
-        lengths.dedup();
-        // Where memory is too short for a lead, a ring without one is better than none.
-        let without_lead = [shortest + least / 2, shortest + least / 4, shortest];
-        let mut found = Vec::new();
-        for (at, ring) in lengths.iter().chain(&without_lead).copied().enumerate() {
-            if at >= lengths.len() && !found.is_empty() {
-                break;
+        for _ in 0..REFINEMENTS {
+            let Some(best) = pick(found.clone()).map(|choice| choice.ring_pages) else { break };
+            let below = lengths.iter().rev().find(|&&ring| ring < best).copied();
+            let above = lengths.iter().find(|&&ring| ring > best).copied();
+            let between =
+                below.into_iter().chain(above).map(|other| self.whole_laps(over, best.midpoint(other)));
+            let mut fresh: Vec<u64> = between.filter(|ring| !lengths.contains(ring)).collect();
+            fresh.dedup();
+            for &ring in &fresh {
+                self.try_ring(stock, over, ring, &mut found);
             }
-            let choice = self.over_fillings(stock, over + ring, ring).ok();
-            found.extend(choice.filter(|choice| choice.missing == 0));
+            lengths.append(&mut fresh);
+            lengths.sort_unstable();
         }
         // The ring that saves most is the last resort, and the one whose collisions tell what to keep apart:
         // so a budget that was named as the smallest one is always met.
         pick(found).map_or_else(|| self.judge(stock, widest, self.level(stock, widest)), Ok)
+    }
+
+    /// Lengths of the ring to begin with, ascending.
+    fn lengths(&self, stock: &Stock, over: u64, widest: u64) -> Vec<u64> {
+        let page = self.request.page_bytes;
+        let with_lead = |lead: f64| {
+            let saves = |ring: u64| {
+                let mut streamed = stock.level(Limits::led(ring, lead));
+                self.idle.stream(u64::MAX, ring, &mut streamed);
+                total(&streamed).saturating_sub(ring)
+            };
+            (saves(widest) >= over).then(|| shortest(widest, over, saves))
+        };
+        let least = with_lead(0.0).unwrap_or(widest);
+        let more = MORE_MIB.map(|lead| least + (lead << 20).div_ceil(page));
+        let led = LEADS.into_iter().filter_map(with_lead);
+        // A chunk that spans what is free and what is not yet has to wait.
+        let slack = [0, 1, self.chunk_pages(least)];
+        let mut lengths = Vec::new();
+        for ring in
+            led.flat_map(|ring| slack.map(|slack| ring + slack)).chain(more).chain(self.idle.rings(over))
+        {
+            lengths.extend([ring, self.whole_laps(over, ring)]);
+        }
+        lengths.sort_unstable();
+        lengths.dedup();
+        lengths
+    }
+
+    /// Adds what a ring of this length gives, unless it misses the budget or cannot compete.
+    fn try_ring(&self, stock: &Stock, over: u64, ring: u64, found: &mut Vec<Choice>) {
+        let best = found.iter().map(|choice| choice.worst).fold(f64::INFINITY, f64::min);
+        let choice = self.over_fillings(stock, over + ring, ring, best).ok();
+        found.extend(choice.filter(|choice| choice.missing == 0));
+    }
+
+    /// The shortest ring of at least this length around which a pass goes a whole number of times: it streams
+    /// what is over the budget and once more its own length.
+    fn whole_laps(&self, over: u64, ring: u64) -> u64 {
+        let over = over.saturating_sub(self.idle.most(ring));
+        match over / ring.max(1) {
+            0 => ring,
+            laps => over.div_ceil(laps),
+        }
     }
 
     /// All that a ring of this length can stream.
@@ -176,37 +239,51 @@ impl<'a> Search<'a> {
         streamed
     }
 
-    /// Tries fillings of one ring with this many streamed pages.
-    fn over_fillings(&self, stock: &Stock, pages: u64, ring: u64) -> Result<Choice, Colliding> {
+    /// Tries fillings of one ring with this many streamed pages. Those that could not come near `best`, the
+    /// least ratio so far, are not timed.
+    fn over_fillings(&self, stock: &Stock, pages: u64, ring: u64, best: f64) -> Result<Choice, Colliding> {
         let mut idle = vec![0; self.request.units.len()];
         let used_pages = pages.saturating_sub(self.idle.stream(pages, ring, &mut idle));
         let fill = |limits| {
             let used = stock.fill(used_pages, limits)?;
-            Some(used.iter().zip(&idle).map(|(used, idle)| used + idle).collect())
+            Some(used.iter().zip(&idle).map(|(used, idle)| used + idle).collect::<Vec<u64>>())
         };
         let Some(level) = fill(Limits::cap(ring)) else {
             let streamed = self.level(stock, ring);
             let missing = pages - total(&streamed);
             return Ok(Choice { missing, ..self.judge(stock, ring, streamed)? });
         };
-        let level = self.judge(stock, ring, level)?;
-        let link_ms = level.streamed_bytes as f64 / self.request.link.peak_bytes_per_ms();
-        let could_be_faster = level.predicted_ms > SAME_TIME * link_ms.max(self.course.resident_ms);
-        let mut found = vec![level];
-        if let Some(slowest) = slowest_pace(stock, used_pages, ring).filter(|_| could_be_faster) {
+        let floor = self.least_ratio(&level);
+        let mut found: Vec<Choice> = Vec::new();
+        let mut collided = Vec::new();
+        if floor > best * SAME_TIME {
+            return Err(collided);
+        }
+        let reached = |found: &[Choice]| found.iter().any(|choice| choice.worst <= floor * SAME_TIME);
+        for lead in LEADS_OF_A_RING {
+            if let Some(streamed) = fill(Limits::led(ring, lead)).filter(|_| !reached(&found)) {
+                match self.judge(stock, ring, streamed) {
+                    Ok(choice) => found.push(choice),
+                    Err(colliding) => collided = colliding,
+                }
+            }
+        }
+        if let Some(slowest) = slowest_pace(stock, used_pages, ring).filter(|_| !reached(&found)) {
             for pace in PACES {
-                if let Some(streamed) = fill(Limits { cap: ring, pace: slowest * pace }) {
+                if let Some(streamed) = fill(Limits { pace: slowest * pace, ..Limits::cap(ring) }) {
                     found.extend(self.judge(stock, ring, streamed));
                 }
             }
         }
-        pick(found).ok_or_else(Vec::new)
+        pick(found).ok_or(collided)
     }
 
     /// Lays a filling around the ring and times it.
     fn judge(&self, stock: &Stock, ring_pages: u64, streamed: Vec<u64>) -> Result<Choice, Colliding> {
-        let cursor = self.shared.map_or(0, |shared| shared.cursor);
-        let runs = layout::lay_runs(self.course, &streamed, ring_pages, cursor);
+        let runs = match self.shared {
+            Some(shared) => layout::lay_runs(self.course, &streamed, ring_pages, shared.cursor),
+            None => layout::lay_laps(self.course, &streamed, ring_pages, &self.leaders),
+        };
         let colliding: Colliding = layout::conflicts(self.course, &runs, ring_pages)
             .into_iter()
             .map(|(first, second)| if stock.is_shared(second) { second } else { first })
@@ -214,33 +291,90 @@ impl<'a> Search<'a> {
         if !colliding.is_empty() {
             return Err(colliding);
         }
+        let chunk_pages = self.chunk_pages(ring_pages);
+        let choice = Choice { ring_pages, streamed, runs, ..Choice::resident(self.request, self.course) };
+        Ok(self.timed(choice, chunk_pages))
+    }
+
+    /// The choice with copies of at most this many pages.
+    fn timed(&self, choice: Choice, chunk_pages: u64) -> Choice {
         let track = Track {
             link: &self.request.link,
             page_bytes: self.request.page_bytes,
-            chunk_pages: self.request.chunk_pages.max(1),
-            ring_pages,
+            chunk_pages,
+            ring_pages: choice.ring_pages,
         };
-        let simulation = self.course.run(&track, &runs, false);
-        Ok(Choice {
-            ring_pages,
-            streamed,
-            runs,
-            predicted_ms: simulation.cycle_ms,
-            streamed_bytes: simulation.copied_bytes,
-            missing: 0,
-            notes: Vec::new(),
-        })
+        let simulations = self.course.run(&track, &choice.runs, false);
+        let cycles = simulations.iter().map(|simulation| Cycle {
+            ms: simulation.cycle_ms,
+            link_ms: simulation.link_ms,
+            bytes: simulation.copied_bytes,
+        });
+        let cycles: Vec<Cycle> = cycles.collect();
+        let ratios = cycles.iter().zip(&self.bounds_ms).map(|(cycle, bound)| cycle.ms / bound);
+        let worst = ratios.fold(0.0, f64::max);
+        Choice { chunk_pages, cycles, worst, ..choice }
+    }
+
+    /// The choice with the best length of a copy; all of a ring's copies are cut alike.
+    fn rechunked(&self, choice: Choice) -> Choice {
+        let fixed = self.shared.is_some_and(|shared| shared.chunk_pages > 0);
+        if fixed || choice.ring_pages == 0 {
+            return choice;
+        }
+        let mut found = Vec::new();
+        let mut chunk_pages = self.request.chunk_pages.max(1);
+        while chunk_pages >= 1 && found.len() < 5 {
+            if chunk_pages != choice.chunk_pages {
+                found.push(self.timed(choice.clone(), chunk_pages));
+            }
+            chunk_pages /= 2;
+        }
+        found.push(choice);
+        let fastest = found.iter().map(|choice| choice.worst).fold(f64::INFINITY, f64::min);
+        found.retain(|choice| choice.worst <= fastest);
+        pick(found).unwrap_or_else(|| Choice::resident(self.request, self.course))
+    }
+
+    /// Longest copy, in pages, with which rings of this length are compared.
+    fn chunk_pages(&self, ring_pages: u64) -> u64 {
+        let most = self.request.chunk_pages.max(1);
+        match self.shared {
+            Some(shared) if shared.chunk_pages > 0 => shared.chunk_pages,
+            Some(_) => most,
+            None => most.min(ring_pages / CHUNKS_OF_A_RING).max(1),
+        }
+    }
+
+    /// The least ratio that any layout of this filling could reach: every scenario computes and copies.
+    fn least_ratio(&self, streamed: &[u64]) -> f64 {
+        let chunk_bytes = self.request.chunk_pages.max(1) * self.request.page_bytes;
+        let page_ms = self.request.page_bytes as f64 / self.request.link.bytes_per_ms(chunk_bytes);
+        let mut least = 0.0_f64;
+        for (scenario, bound) in self.course.scenarios().iter().zip(&self.bounds_ms) {
+            let mut counted = vec![false; streamed.len()];
+            let mut pages = 0;
+            for (unit, _) in scenario.uses() {
+                if let Some(counted) = counted.get_mut(unit).filter(|counted| !**counted) {
+                    *counted = true;
+                    pages += streamed.get(unit).copied().unwrap_or(0);
+                }
+            }
+            least = least.max(scenario.resident_ms.max(pages as f64 * page_ms) / bound);
+        }
+        least
     }
 }
 
-/// The fastest choice; of those that are as fast the one that streams least, then the one with the shortest
-/// ring.
+/// The choice whose worst scenario comes nearest to its bound. Of those that come as near the one that would
+/// be fastest if nothing were computed, because shapes that nobody has seen yet mostly compute little; then the
+/// one with the shortest ring.
 fn pick(mut found: Vec<Choice>) -> Option<Choice> {
-    let fastest = found.iter().map(|choice| choice.predicted_ms).fold(f64::INFINITY, f64::min);
-    found.retain(|choice| choice.predicted_ms <= fastest * SAME_TIME);
+    let best = found.iter().map(|choice| choice.worst).fold(f64::INFINITY, f64::min);
+    found.retain(|choice| choice.worst <= best * SAME_TIME);
     found.into_iter().min_by(|a, b| {
-        let bytes = a.streamed_bytes.cmp(&b.streamed_bytes).then(a.ring_pages.cmp(&b.ring_pages));
-        bytes.then(a.predicted_ms.total_cmp(&b.predicted_ms))
+        let link = a.link_ms().total_cmp(&b.link_ms()).then(a.ring_pages.cmp(&b.ring_pages));
+        link.then(a.worst.total_cmp(&b.worst))
     })
 }
 
@@ -258,18 +392,9 @@ fn shortest(widest: u64, over: u64, saves: impl Fn(u64) -> u64) -> u64 {
     enough
 }
 
-/// The shortest ring of at least this length around which a pass goes a whole number of times: it streams
-/// what is over the budget and once more its own length.
-fn whole_laps(over: u64, ring: u64) -> u64 {
-    match over / ring.max(1) {
-        0 => ring,
-        laps => over.div_ceil(laps),
-    }
-}
-
 /// The slowest pace at which a filling reaches this many pages; none if no finite pace does.
 fn slowest_pace(stock: &Stock, pages: u64, ring: u64) -> Option<f64> {
-    let reaches = |pace| total(&stock.level(Limits { cap: ring, pace })) >= pages;
+    let reaches = |pace| total(&stock.level(Limits { pace, ..Limits::cap(ring) })) >= pages;
     let (mut slow, mut fast) = (0.0, stock.fastest_pace());
     if !reaches(fast) {
         return None;

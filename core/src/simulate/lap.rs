@@ -1,0 +1,132 @@
+//! One scenario on one ring: which copies it needs, and how long a cycle takes at steady state.
+//! When each copy and use happens is reckoned in `simulate::clock`.
+
+use crate::layout::Run;
+use crate::simulate::clock::{Chunk, Clock, Copies};
+use crate::simulate::course::{Course, Scenario};
+use crate::simulate::ring::RingPages;
+use crate::simulate::{Simulation, Span, SpanKind, Track};
+use crate::units::UnitId;
+
+/// Cycles after which a scenario that has not settled is judged by its last cycles.
+const MOST_CYCLES: usize = 64;
+
+impl Course {
+    /// Runs every scenario until it is steady. The runs must be free of conflicts
+    /// ([`crate::layout::conflicts`]).
+    pub(crate) fn run(&self, track: &Track<'_>, runs: &[Run], with_timeline: bool) -> Vec<Simulation> {
+        let name = |unit| self.id(unit);
+        let names = with_timeline.then_some(&name as &dyn Fn(usize) -> UnitId);
+        self.scenarios().iter().map(|scenario| scenario.run(track, runs, names)).collect()
+    }
+}
+
+impl Scenario {
+    /// Runs until it is steady; `timeline`: names units for a timeline.
+    fn run(&self, track: &Track<'_>, runs: &[Run], timeline: Option<&dyn Fn(usize) -> UnitId>) -> Simulation {
+        let copies = self.copies(track, runs);
+        let mut clock = Clock::new(self.uses.len(), copies.chunks.len());
+        let mut period = 0.0;
+        for _ in 0..MOST_CYCLES {
+            period = clock.cycle(&self.uses, &copies);
+            if clock.is_steady(period) {
+                break;
+            }
+        }
+        let link_ms: f64 = copies.chunks.iter().map(|chunk| chunk.ms).sum();
+        // A lead that is still being used up hides these two limits for some cycles.
+        let cycle_ms = period.max(link_ms).max(self.resident_ms);
+        let copied = self.uses.iter().zip(&copies.counts).filter(|(_, count)| **count > 0);
+        Simulation {
+            cycle_ms,
+            waits_ms: self.by_pass(&clock.waits),
+            link_busy: if cycle_ms > 0.0 { link_ms / cycle_ms } else { 0.0 },
+            link_ms,
+            copied_bytes: copied
+                .map(|(used, _)| runs.get(used.unit).map_or(0, |run| run.pages * track.page_bytes))
+                .sum(),
+            timeline: timeline
+                .map(|name| self.timeline(name, track.page_bytes, &clock, &copies))
+                .unwrap_or_default(),
+        }
+    }
+
+    fn by_pass(&self, waits: &[f64]) -> Vec<Vec<f64>> {
+        let mut rest = waits;
+        let mut take = |length: usize| {
+            let (pass, after) = rest.split_at(length.min(rest.len()));
+            rest = after;
+            pass.to_vec()
+        };
+        self.pass_lengths.iter().map(|&length| take(length)).collect()
+    }
+
+    fn timeline(
+        &self,
+        name: &dyn Fn(usize) -> UnitId,
+        page_bytes: u64,
+        clock: &Clock,
+        copies: &Copies,
+    ) -> Vec<Span> {
+        let mut spans = Vec::with_capacity(self.uses.len() + copies.chunks.len());
+        let mut chunks = copies.chunks.iter().zip(&clock.copied).zip(&clock.idle);
+        for (index, (used, &count)) in self.uses.iter().zip(&copies.counts).enumerate() {
+            let unit = name(used.unit);
+            let span = |kind, ms: f64, end: f64, wait_ms, bytes| Span {
+                kind,
+                unit,
+                use_index: index,
+                start_ms: end - ms - clock.cycle_start,
+                end_ms: end - clock.cycle_start,
+                wait_ms,
+                bytes,
+            };
+            spans.extend(chunks.by_ref().take(count).map(|((chunk, &end), &idle)| {
+                span(SpanKind::Copy, chunk.ms, end, idle, chunk.pages * page_bytes)
+            }));
+            let end = clock.ends.get(index).copied().unwrap_or_default();
+            let wait = clock.waits.get(index).copied().unwrap_or_default();
+            spans.push(span(SpanKind::Use, used.compute_ms, end, wait, 0));
+        }
+        spans
+    }
+
+    /// The copies of every use at steady state. Walking the cycle once leaves the ring as every later cycle
+    /// finds it; the second walk takes notes.
+    fn copies(&self, track: &Track<'_>, runs: &[Run]) -> Copies {
+        let mut ring = RingPages::new(track.ring_pages);
+        let mut copies = Copies { chunks: Vec::new(), counts: Vec::with_capacity(self.uses.len()) };
+        let full_ms = track.link.copy_ms(track.chunk_pages * track.page_bytes);
+        for cycle in 0..2 {
+            for (index, used) in self.uses.iter().enumerate() {
+                let run = runs.get(used.unit).copied().unwrap_or_default();
+                let now = cycle * self.uses.len() + index;
+                if cycle == 1 {
+                    let before = copies.chunks.len();
+                    if !ring.holds(used.unit, run) {
+                        for part in run.parts(track.chunk_pages, track.ring_pages) {
+                            let whole = part.pages == track.chunk_pages;
+                            let ms = if whole {
+                                full_ms
+                            } else {
+                                track.link.copy_ms(part.pages * track.page_bytes)
+                            };
+                            let gate = ring.last_use(part).map(|last| self.release_of(last).min(now - 1));
+                            copies.chunks.push(Chunk { pages: part.pages, ms, gate });
+                        }
+                    }
+                    copies.counts.push(copies.chunks.len() - before);
+                }
+                ring.show(used.unit, run, now);
+            }
+        }
+        copies
+    }
+
+    /// The use at whose end everything held together with this use is released; both counted over the
+    /// previous and this cycle.
+    fn release_of(&self, position: usize) -> usize {
+        let cycle_start = position / self.uses.len().max(1) * self.uses.len();
+        self.uses.get(position - cycle_start).map_or(position, |used| cycle_start + used.group_last)
+    }
+}
