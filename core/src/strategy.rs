@@ -15,15 +15,22 @@
 //! | `on_ring` | from a selection to a [`Plan`](crate::plan::Plan) |
 //! | all others | one strategy, or one way of searching, each |
 
+mod adaptive;
 mod blocks;
+mod budget_fill;
 mod estimate;
+mod evolve;
+mod global_offload;
 mod greedy;
+mod knapsack;
 mod nth_layer;
 mod on_ring;
 mod parameters;
 mod question;
 mod registry;
 mod scale;
+mod subset_sum;
+mod tensor_selection;
 mod transfer;
 mod window;
 

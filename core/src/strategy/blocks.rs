@@ -87,7 +87,7 @@ impl Assignment {
     #[must_use]
     pub fn assign(&self, bytes: &[u64]) -> Blocks {
         let sizes: Vec<u64> = bytes.iter().copied().filter(|bytes| *bytes > 0).collect();
-        let taken = match *self {
+        let mut taken = match *self {
             Assignment::StrictRoundRobin { blocks } => {
                 (0..sizes.len()).map(|at| at % blocks.max(1)).collect()
             }
@@ -96,7 +96,20 @@ impl Assignment {
                 Best::new(&sizes, distribution_weight).search(least, most)
             }
         };
+        // If the first layer is copied during the last one of the pass before, these two are neighbours as well.
+        if bytes.first().is_some_and(|bytes| *bytes > 0) {
+            close_round(&mut taken);
+        }
         Blocks::of(bytes, &taken)
+    }
+}
+
+/// Gives the last label another block if it has the first one's; where there are only two blocks it cannot.
+fn close_round(taken: &mut [usize]) {
+    let (Some(first), &[.., before, last]) = (taken.first().copied(), &*taken) else { return };
+    let other = taken.iter().copied().find(|block| *block != first && *block != before);
+    if let (true, Some(other), Some(slot)) = (first == last, other, taken.last_mut()) {
+        *slot = other;
     }
 }
 

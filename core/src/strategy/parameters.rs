@@ -92,6 +92,13 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// As [`Reader::require`], for a number.
+    pub(super) fn require_number(&mut self, holds: bool, parameter: &'static str, given: f64, allowed: &str) {
+        if !holds {
+            self.refuse(parameter, &Value::Number(given), allowed);
+        }
+    }
+
     pub(super) fn flag(&mut self, name: &'static str, default: bool) -> bool {
         match self.value(name) {
             None => default,

@@ -69,7 +69,7 @@ impl<'a> Scaled<'a> {
     }
 
     /// A scale at which every layer can be copied during any other.
-    fn everything(&self) -> f64 {
+    pub(super) fn everything(&self) -> f64 {
         let layers = &self.question.layers;
         let longest = layers.iter().map(|layer| self.question.link.ms(layer.bytes())).fold(0.0, f64::max);
         let shortest = layers.iter().map(|layer| granted(layer.duration_ms)).fold(f64::INFINITY, f64::min);

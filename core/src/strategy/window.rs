@@ -23,8 +23,8 @@ impl Window {
         [("SingleLayerWindow", Window::SingleLayer), ("GapAwareWindow", Window::GapAware)];
 
     /// A window of groups of so many layers.
-    pub(super) fn of_groups(size: u32) -> Window {
-        if size > 1 { Window::Group(size as usize) } else { Window::SingleLayer }
+    pub(super) fn of_groups(size: usize) -> Window {
+        if size > 1 { Window::Group(size) } else { Window::SingleLayer }
     }
 
     /// The earliest position at which this window lets the copy for layer `layer` start; `previous` is the
