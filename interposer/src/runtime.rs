@@ -5,7 +5,7 @@
 //! - `models`, `world`, `passes`, `learn`: models as they are named, and their passes while they are observed.
 //! - `switch`, `link`, `touched`, `shadow`, `private`: from private pages to the ring and back.
 //! - `launch`, `scan`, `layouts`, `words`, `copies`, `escapes`, `graphs`, `gate`: the way of one call.
-//! - `streaming`, `verify`, `measure`: the ring in operation.
+//! - `streaming`, `verify`, `measure`: the ring in operation; `replan`: what follows when the program changes.
 //!
 //! Lock order: gate, world, the reading of shadows (`verify`, never with a ring's lock held), a device's ring, the recorder of `learn`, words.
 
@@ -26,6 +26,7 @@ pub(crate) mod passes;
 pub(crate) mod private;
 mod python;
 mod regions;
+mod replan;
 mod scan;
 mod shadow;
 pub(crate) mod snapshot;
@@ -105,7 +106,13 @@ fn device_of_unit(unit: UnitId) -> Option<i32> {
 /// The program let the model go: its units that no other model holds become private, and are forgotten.
 pub(crate) fn drop_model(id: ModelId) {
     snapshot::remember();
-    let Some(model) = lock_world().models.remove(&id) else { return };
+    let removed = {
+        let mut world = lock_world();
+        // What its pass is observed by goes with it.
+        replan::ends(&mut world, id, true);
+        world.models.remove(&id)
+    };
+    let Some(model) = removed else { return };
     learn::recorder(|recorder| recorder.forget(id));
     for unit in model.units {
         let alone = {

@@ -11,5 +11,6 @@ mod invariants;
 mod launch_cost;
 mod options;
 mod paging;
+mod replan;
 mod threads;
 mod told;

@@ -118,9 +118,12 @@ fn attempt(
         }
         ring.launched(stream, &hits, &verdicts);
     }
+    let observed = learn::observes();
     for (meaning, _) in shown {
-        if let Meaning::Learning(unit) = meaning {
-            learn::after_copy(*unit, stream);
+        match meaning {
+            Meaning::Learning(unit) => learn::after_copy(*unit, stream),
+            Meaning::Streamed(unit) if observed => learn::after_copy(*unit, stream),
+            _ => {}
         }
     }
     Ok(code)

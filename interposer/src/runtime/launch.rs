@@ -108,8 +108,9 @@ fn attempt(
     if scratch.found.iter().any(|found| arena.meaning(found.address) != found.meaning) {
         return None;
     }
-    let learning = scratch.found.iter().any(|found| matches!(found.meaning, Meaning::Learning(_)));
-    if learning {
+    let observed =
+        learn::observes() || scratch.found.iter().any(|found| matches!(found.meaning, Meaning::Learning(_)));
+    if observed {
         learn::before_launch(&scratch.found, launch.stream);
     }
     let streamed = scratch.found.iter().find_map(|found| match found.meaning {
@@ -118,7 +119,7 @@ fn attempt(
     });
     let code = match streamed {
         None => issue(launch.pointers, launch.extra),
-        Some(_) => match launch_streamed(launch, parameters, scratch, issue) {
+        Some(_) => match launch_streamed(launch, parameters, scratch, observed, issue) {
             Ok(code) => code,
             Err((unit, why)) => {
                 drop(inside);
@@ -126,7 +127,7 @@ fn attempt(
             }
         },
     };
-    if learning && code.is_success() {
+    if observed && code.is_success() {
         learn::after_launch(&scratch.found, launch.function.addr(), launch.stream);
     }
     drop(inside);
@@ -138,6 +139,7 @@ fn launch_streamed(
     launch: Launch,
     parameters: Parameters,
     scratch: &mut Scratch,
+    observed: bool,
     issue: &mut impl FnMut(*mut *mut c_void, *mut *mut c_void) -> CUresult,
 ) -> Result<CUresult, (UnitId, Why)> {
     let device = super::device_of(&scratch.found);
@@ -159,7 +161,13 @@ fn launch_streamed(
         }
         scratch.verdicts.clear();
         scratch.verdicts.resize(scratch.hits.len(), Verdict::Ready);
+        if observed {
+            learn::waits(launch.stream, true);
+        }
         ring.acquire(launch.stream, &scratch.hits, &mut scratch.verdicts);
+        if observed {
+            learn::waits(launch.stream, false);
+        }
         if let Err(error) = ring.usable() {
             ring.launched(launch.stream, &scratch.hits, &scratch.verdicts);
             return Ok(error.into());

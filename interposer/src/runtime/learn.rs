@@ -1,8 +1,9 @@
-//! Observes passes while a model is learnt: which launch uses which unit, for which owner, and how long it takes.
-//! What a profile is made of is core's `profile`; when to observe is the phase's word.
+//! Observes passes while a model is learnt, and later ones that are worth it: which launch uses which unit, for which owner, and how long it takes
+//! without what it waits for. What a profile is made of is core's `profile`; when to observe is said by the phase, and later by `replan`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use flextensor_core::profile::{PassRecord, ProfileCollector};
@@ -32,6 +33,8 @@ struct Seen {
     /// In its owner's forward; otherwise only in its trap's or in the pass.
     certain: bool,
     end: Option<Event>,
+    /// From the moment that its launches began to wait for copies to the end of that.
+    waits: Vec<(Event, Event)>,
 }
 
 /// A pass that is going on, or whose events have not been read yet.
@@ -39,6 +42,8 @@ struct Pass {
     model: ModelId,
     shape: u64,
     timed: bool,
+    /// It takes the place of what was known of its shape.
+    anew: bool,
     start: Option<Event>,
     end: Option<Event>,
     uses: Vec<Seen>,
@@ -48,6 +53,8 @@ struct Pass {
     stream: Option<Stream>,
     /// Where its stream and events belong.
     context: Context,
+    /// A launch waits for copies, or has waited and is not noted yet.
+    waiting: (Option<Event>, Option<Event>),
 }
 
 /// Everything learnt.
@@ -70,6 +77,14 @@ pub(crate) struct Recorder {
 
 static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 
+/// Passes that are being observed.
+static OBSERVED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any pass is being observed.
+pub(crate) fn observes() -> bool {
+    OBSERVED.load(Ordering::Relaxed) > 0
+}
+
 thread_local! {
     static OWNERS: RefCell<Vec<(ModelId, u32)>> = const { RefCell::new(Vec::new()) };
 }
@@ -78,7 +93,10 @@ thread_local! {
 pub(crate) fn recorder<T>(work: impl FnOnce(&mut Recorder) -> T) -> T {
     let mut guard: MutexGuard<'_, Option<Recorder>> =
         RECORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    work(guard.get_or_insert_default())
+    let recorder = guard.get_or_insert_default();
+    let done = work(recorder);
+    OBSERVED.store(recorder.active.len(), Ordering::Relaxed);
+    done
 }
 
 /// The owner's forward begins on this thread.
@@ -114,10 +132,10 @@ pub(crate) fn in_owner(unit: UnitId) -> bool {
     recorder(|recorder| recorder.holders.get(&unit).is_some_and(|holders| holders.iter().any(is_entered)))
 }
 
-/// A launch that shows units being learnt is about to be enqueued: the first of a pass marks its start.
+/// A launch that shows units is about to be enqueued: the first of a pass marks its start.
 pub(crate) fn before_launch(found: &[Found], stream: Stream) {
     recorder(|recorder| {
-        let shown = found.iter().filter_map(learning);
+        let shown = found.iter().filter_map(shown_unit);
         let models: BTreeSet<ModelId> = shown
             .filter_map(|unit| recorder.holders.get(&unit))
             .flatten()
@@ -136,7 +154,7 @@ pub(crate) fn before_launch(found: &[Found], stream: Stream) {
 pub(crate) fn after_launch(found: &[Found], function: usize, stream: Stream) {
     recorder(|recorder| {
         for found in found {
-            let Some(unit) = learning(found) else { continue };
+            let Some(unit) = shown_unit(found) else { continue };
             recorder.hits += 1;
             match recorder.note(unit, stream) {
                 Noted::Began => words().mark_live(Word::of(function, found.offset)),
@@ -154,10 +172,31 @@ pub(crate) fn after_copy(unit: UnitId, stream: Stream) {
     });
 }
 
-fn learning(found: &Found) -> Option<UnitId> {
+/// A launch on `stream` is about to wait for copies (`begins`), or all that it waits for has been enqueued.
+pub(crate) fn waits(stream: Stream, begins: bool) {
+    recorder(|recorder| {
+        for at in 0..recorder.active.len() {
+            let pass = &recorder.active[at];
+            if !pass.timed || pass.start.is_none() {
+                continue;
+            }
+            let mark = recorder.mark_in(at, stream);
+            let waiting = &mut recorder.active[at].waiting;
+            let lost = if begins {
+                (std::mem::replace(&mut waiting.0, mark), waiting.1.take())
+            } else {
+                (None, std::mem::replace(&mut waiting.1, mark))
+            };
+            let context = recorder.active[at].context;
+            recorder.spare.entry(context).or_default().extend([lost.0, lost.1].into_iter().flatten());
+        }
+    });
+}
+
+fn shown_unit(found: &Found) -> Option<UnitId> {
     match found.meaning {
-        Meaning::Learning(unit) => Some(unit),
-        _ => None,
+        Meaning::Learning(unit) | Meaning::Streamed(unit) => Some(unit),
+        Meaning::Nothing => None,
     }
 }
 
@@ -175,10 +214,20 @@ impl Recorder {
 
     /// A pass begins. `timed`: its times are to be kept.
     pub(crate) fn pass_begin(&mut self, model: ModelId, shape: u64, timed: bool) {
+        self.open(model, shape, timed, false);
+    }
+
+    /// A pass begins that is observed because the program may have changed.
+    pub(crate) fn pass_begin_anew(&mut self, model: ModelId, shape: u64) {
+        self.open(model, shape, true, true);
+    }
+
+    fn open(&mut self, model: ModelId, shape: u64, timed: bool, anew: bool) {
         self.active.push(Pass {
             model,
             shape,
             timed,
+            anew,
             start: None,
             end: None,
             uses: Vec::new(),
@@ -186,6 +235,7 @@ impl Recorder {
             traps: Vec::new(),
             stream: None,
             context: Context::NONE,
+            waiting: (None, None),
         });
     }
 
@@ -202,6 +252,33 @@ impl Recorder {
         } else {
             self.recycle(&pass);
         }
+    }
+
+    /// The pass that was observed anew has ended: its units and owners in order of use. None if it does not count.
+    pub(crate) fn pass_end_anew(&mut self, model: ModelId, keep: bool) -> Option<Vec<(UnitId, u32)>> {
+        let pass = self.active.iter().rev().find(|pass| pass.model == model && pass.anew)?;
+        let order: Vec<_> = counted(pass).map(|seen| (seen.unit, seen.owner)).collect();
+        self.pass_end(model, keep && !order.is_empty());
+        keep.then_some(order)
+    }
+
+    /// Reads the events of passes that were observed anew, as far as they have completed. Waits for nothing.
+    pub(crate) fn collect(&mut self) {
+        let done = |pass: &Pass| pass.anew && pass.end.is_none_or(|end| event::query(end).unwrap_or(true));
+        while let Some(at) = self.finished.iter().position(done) {
+            let pass = self.finished.remove(at);
+            self.take(&pass);
+        }
+    }
+
+    fn take(&mut self, pass: &Pass) {
+        let record = to_record(pass);
+        if pass.anew {
+            self.collector.replace(record)
+        } else {
+            self.collector.add(record)
+        }
+        self.recycle(pass);
     }
 
     /// A trap's forward begins.
@@ -230,9 +307,7 @@ impl Recorder {
             if let Some(end) = pass.end {
                 let _ = event::synchronize(end);
             }
-            let record = to_record(&pass);
-            self.collector.add(record);
-            self.recycle(&pass);
+            self.take(&pass);
         }
     }
 
@@ -258,7 +333,8 @@ impl Recorder {
         let passes = self.active.iter_mut().chain(&mut self.finished);
         for pass in passes.filter(|pass| pass.context == context) {
             (pass.stream, pass.start, pass.end) = (None, None, None);
-            pass.uses.iter_mut().for_each(|seen| seen.end = None);
+            pass.uses.iter_mut().for_each(|seen| (seen.end, seen.waits) = (None, Vec::new()));
+            pass.waiting = (None, None);
             // What it measured is lost, and so is what it would still measure.
             pass.timed = false;
         }
@@ -288,18 +364,24 @@ impl Recorder {
         if self.is_of(at, context::current().unwrap_or(Context::NONE)) {
             self.active[at].stream = Some(stream);
         }
+        let waited = match std::mem::take(&mut self.active[at].waiting) {
+            (Some(from), Some(to)) => Some((from, to)),
+            _ => None,
+        };
         let group = self.active[at].uses.iter_mut().rev().take_while(|seen| seen.owner == holder.owner);
         if let Some(seen) = group.into_iter().find(|seen| seen.unit == unit) {
             if let Some(end) = seen.end {
                 let _ = event::record(end, stream);
             }
+            seen.waits.extend(waited);
             return Noted::GoesOn;
         }
         if certain {
             self.shown.insert(unit);
         }
         let end = if timed { self.mark_in(at, stream) } else { None };
-        self.active[at].uses.push(Seen { unit, owner: holder.owner, certain, end });
+        let waits = waited.into_iter().collect();
+        self.active[at].uses.push(Seen { unit, owner: holder.owner, certain, end, waits });
         if certain { Noted::Began } else { Noted::GoesOn }
     }
 
@@ -345,23 +427,30 @@ impl Recorder {
 
     fn recycle(&mut self, pass: &Pass) {
         let ends = pass.uses.iter().filter_map(|seen| seen.end);
-        let events = pass.start.into_iter().chain(pass.end).chain(ends);
+        let waits = pass.uses.iter().flat_map(|seen| &seen.waits).flat_map(|&(from, to)| [from, to]);
+        let waiting = [pass.waiting.0, pass.waiting.1].into_iter().flatten();
+        let events = pass.start.into_iter().chain(pass.end).chain(ends).chain(waits).chain(waiting);
         self.spare.entry(pass.context).or_default().extend(events);
     }
 }
 
-/// A unit that was seen in its owner's forward is not used elsewhere: other hits of it were stale words.
-fn to_record(pass: &Pass) -> PassRecord {
+/// Uses that count: a unit that was seen in its owner's forward is not used elsewhere, other hits of it were stale words.
+fn counted(pass: &Pass) -> impl Iterator<Item = &Seen> {
     let certain: BTreeSet<UnitId> =
         pass.uses.iter().filter(|seen| seen.certain).map(|seen| seen.unit).collect();
+    pass.uses.iter().filter(move |seen| seen.certain || !certain.contains(&seen.unit))
+}
+
+fn to_record(pass: &Pass) -> PassRecord {
     let mut record = if pass.timed && pass.start.is_some() {
         PassRecord::timed(pass.model, pass.shape)
     } else {
         PassRecord::order_only(pass.model, pass.shape)
     };
     let mut last = pass.start;
-    for seen in pass.uses.iter().filter(|seen| seen.certain || !certain.contains(&seen.unit)) {
-        record.record(seen.unit, seen.owner, between(last, seen.end));
+    for seen in counted(pass) {
+        let waited: f64 = seen.waits.iter().map(|&(from, to)| between(Some(from), Some(to))).sum();
+        record.record(seen.unit, seen.owner, (between(last, seen.end) - waited).max(0.0));
         last = seen.end.or(last);
     }
     record.finish(between(last, pass.end))

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use flextensor_core::drift::Watch;
 use flextensor_core::phase::{Phase, PhaseEvent, PhaseSettings, PhaseState, step};
 use flextensor_core::plan::StayReason;
 use flextensor_core::units::{ModelId, UnitId};
@@ -10,6 +11,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::arena::{Meaning, PAGE, arena};
 use super::learn::{self, Holder};
 use super::measure::Measure;
+use super::replan::{Current, Observation};
 use super::streaming::ring_of;
 use super::world::{Member, Unit, UnitState, World, world};
 use super::{shadow, touched};
@@ -68,6 +70,14 @@ pub(crate) struct Model {
     pub(crate) open: u32,
     /// Captures were under way when its current pass began.
     pub(crate) capturing: bool,
+    /// How its passes compare with what was learnt of them.
+    pub(crate) watch: Watch,
+    /// The pass that is going on, in INFERENCE.
+    pub(crate) current: Current,
+    /// The pass that is going on is being observed.
+    pub(crate) observation: Option<Observation>,
+    /// Units that had been added to the ring when its orders were last set there.
+    pub(crate) caught_up: Option<u64>,
 }
 
 impl Model {
@@ -98,6 +108,10 @@ pub(crate) fn begin(name: &str, settings: PhaseSettings) -> ModelId {
         inside: BTreeMap::new(),
         open: 0,
         capturing: false,
+        watch: Watch::default(),
+        current: Current::default(),
+        observation: None,
+        caught_up: None,
     };
     world.models.insert(id, model);
     id

@@ -1,5 +1,5 @@
 //! Passes and owners as they come in: learning passes are observed, later ones tell the ring where the program is. A model's last learning pass
-//! leads to the switch-over.
+//! leads to the switch-over. What is made of later passes is `replan`'s.
 
 use flextensor_core::phase::{Phase, PhaseCommand, PhaseEvent, step};
 use flextensor_core::units::{ModelId, UnitId};
@@ -7,7 +7,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::models::Model;
 use super::streaming::ring_of;
 use super::world::{World, world};
-use super::{graphs, learn, switch};
+use super::{graphs, learn, replan, switch};
 use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
 
@@ -27,6 +27,7 @@ pub(crate) fn wanted(id: ModelId) -> u32 {
     let Some(model) = world.models.get(&id) else { return 0 };
     match model.phase.phase() {
         Phase::Discovery | Phase::Profiling => wants::OWNERS | wants::TRAPS,
+        Phase::Inference if model.observation.is_some() => wants::OWNERS | wants::TRAPS,
         Phase::Inference if !model.held.is_empty() => wants::HELD_OWNERS,
         _ => 0,
     }
@@ -50,8 +51,13 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
     if let Some(stream) = stream {
         in_context(context, || model.measure.begin(shape, stream));
     }
+    let observed = replan::begins(&mut world, id, shape);
     drop(world);
     in_context(context, || {
+        if observed {
+            learn::recorder(|recorder| recorder.pass_begin_anew(id, shape));
+        }
+        replan::catch_up(id, device);
         if let Some(ring) = ring_of(device).as_mut() {
             ring.pager.pass_begin(id, shape);
             ring.prefetch(stream.unwrap_or(Stream::LEGACY));
@@ -71,20 +77,25 @@ pub(crate) fn end(id: ModelId) {
     }
     let (context, device, stream) = (model.context, model.device, model.stream);
     if model.phase.phase() == Phase::Inference {
-        if captured || context.is_none() {
-            return;
-        }
-        if let Some(stream) = stream {
+        if let Some(stream) = stream.filter(|_| !captured && !context.is_none()) {
             in_context(context, || model.measure.end(stream));
         }
+        let ended = replan::ends(&mut world, id, captured || context.is_none());
         let lent = lent_units(&world, id);
         drop(world);
+        if captured || context.is_none() {
+            return replan::give_up(id, &ended);
+        }
         in_context(context, || {
-            if let Some(ring) = ring_of(device).as_mut() {
+            let order = ended.observed_order(id);
+            let tally = ring_of(device).as_mut().map(|ring| {
                 ring.end_uses(lent.into_iter());
-                ring.pager.pass_end(id);
+                let tally = ring.pager.pass_end(id);
+                ended.follow(id, ring, order.as_deref());
                 ring.prefetch(stream.unwrap_or(Stream::LEGACY));
-            }
+                tally
+            });
+            replan::ended(id, &ended, tally, order.is_some());
         });
         return;
     }

@@ -65,6 +65,8 @@ pub(crate) struct Streaming {
     pub(crate) failed: Option<(CudaError, String)>,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_back: u64,
+    /// Units that were ever added: orders that were set before know nothing of later ones.
+    pub(crate) added: u64,
 }
 
 static DEVICES: [Mutex<Option<Box<Streaming>>>; MAX_DEVICES] = [const { Mutex::new(None) }; MAX_DEVICES];
@@ -114,6 +116,7 @@ impl Streaming {
             failed: None,
             bytes_in: 0,
             bytes_back: 0,
+            added: 0,
         })
     }
 
@@ -125,6 +128,7 @@ impl Streaming {
 
     /// Adds a unit; its pages are mapped to its run of the ring, its bytes are in its shadow.
     pub(crate) fn add(&mut self, unit: UnitId, streamed: StreamedUnit) {
+        self.added += 1;
         self.pager.add_unit(unit, streamed.ring_start as u32, streamed.pages as u32);
         let index = unit.0 as usize;
         if self.units.len() <= index {

@@ -1,0 +1,170 @@
+//! What follows when a program changes after the switch-over. A pass that did not do what was expected has the next one of its shape observed, with the
+//! hook's help where there is one, and from then on that shape has its own order. Which passes are worth it is core's `drift`; how an order is followed
+//! is the pager's.
+
+use flextensor_config::choices::Replan;
+use flextensor_core::drift::Watch;
+use flextensor_core::pager::PassTally;
+use flextensor_core::units::{ModelId, UnitId};
+
+use super::arena::{Meaning, arena};
+use super::learn;
+use super::streaming::{Streaming, ring_of};
+use super::world::{UnitState, World, world};
+
+/// The pass of a model that is going on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Current {
+    shape: u64,
+    /// No other pass of the model has overlapped it.
+    alone: bool,
+}
+
+/// A pass that is being observed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observation {
+    /// Resident units that launches look at meanwhile.
+    watched: Vec<UnitId>,
+}
+
+/// A pass that has ended, as far as the world knows of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    shape: u64,
+    alone: bool,
+    observed: bool,
+    /// The observation counts.
+    keep: bool,
+    /// The shape had an order of its own before.
+    known: bool,
+}
+
+fn enabled() -> bool {
+    super::config().replan == Replan::Auto
+}
+
+/// A pass begins in INFERENCE. True if it is to be observed: then its owners are wanted, and launches look at resident units too.
+pub(super) fn begins(world: &mut World, id: ModelId, shape: u64) -> bool {
+    let Some(model) = world.models.get_mut(&id) else { return false };
+    let alone = model.open == 1;
+    model.current = Current { shape, alone };
+    if !alone || !enabled() || ring_of(model.device).is_none() || !model.watch.begins(shape) {
+        return false;
+    }
+    let units = model.units.clone();
+    let resident = |unit: UnitId| {
+        world.unit(unit).is_some_and(|unit| unit.state == UnitState::Resident && unit.stay.is_none())
+    };
+    let watched: Vec<UnitId> = units.into_iter().filter(|&unit| resident(unit)).collect();
+    set_meanings(world, &watched, Meaning::Learning);
+    if let Some(model) = world.models.get_mut(&id) {
+        model.observation = Some(Observation { watched });
+    }
+    true
+}
+
+/// A pass has ended, or its model is about to go. `void`: nothing that it showed counts.
+pub(super) fn ends(world: &mut World, id: ModelId, void: bool) -> Ended {
+    let nothing = Ended { shape: 0, alone: false, observed: false, keep: false, known: false };
+    let Some(model) = world.models.get_mut(&id) else { return nothing };
+    let Current { shape, alone } = model.current;
+    let known = model.watch.known().any(|known| known == shape);
+    let Some(observation) = model.observation.take() else {
+        return Ended { shape, alone: alone && !void, observed: false, keep: false, known };
+    };
+    set_meanings(world, &observation.watched, |_| Meaning::Nothing);
+    Ended { shape, alone, observed: true, keep: alone && !void, known }
+}
+
+/// Only of units that still are what they were: somebody else may have moved them meanwhile.
+fn set_meanings(world: &World, units: &[UnitId], meaning: impl Fn(UnitId) -> Meaning) {
+    let Some(arena) = arena() else { return };
+    let resident =
+        units.iter().filter_map(|&id| world.unit(id)).filter(|unit| unit.state == UnitState::Resident);
+    resident.for_each(|unit| arena.set_meaning(unit.base, unit.pages, meaning(unit.id)));
+}
+
+/// The pass shows nothing that counts.
+pub(super) fn give_up(id: ModelId, ended: &Ended) {
+    if ended.observed {
+        learn::recorder(|recorder| recorder.pass_end_anew(id, false));
+    }
+}
+
+impl Ended {
+    /// What the observed pass used, in turn.
+    pub(super) fn observed_order(&self, id: ModelId) -> Option<Vec<(UnitId, u32)>> {
+        if !self.observed {
+            return None;
+        }
+        learn::recorder(|recorder| recorder.pass_end_anew(id, self.keep))
+    }
+
+    /// The observed order is the shape's from now on. Shapes that are new may never come again: what one of them does, others are expected to do.
+    pub(super) fn follow(&self, id: ModelId, ring: &mut Streaming, order: Option<&[(UnitId, u32)]>) {
+        let Some(order) = order else { return };
+        set_shape_order(ring, id, self.shape, order);
+        if !self.known {
+            set_usual_order(ring, id, order);
+        }
+    }
+}
+
+/// What a pass was like goes to the watch.
+pub(super) fn ended(id: ModelId, ended: &Ended, tally: Option<PassTally>, observed: bool) {
+    if !ended.alone {
+        return;
+    }
+    let mut world = world();
+    let Some(model) = world.models.get_mut(&id) else { return };
+    if observed {
+        model.watch.observed(ended.shape);
+        let shapes: Vec<u64> = model.watch.known().collect();
+        learn::recorder(|recorder| recorder.collector.keep_shapes(id, &shapes));
+    } else if let Some(tally) = tally.filter(|_| !ended.observed) {
+        model.watch.ended(ended.shape, tally);
+    }
+    learn::recorder(learn::Recorder::collect);
+}
+
+/// Sets the orders of all shapes that are known of a model, where units have come to the ring since that was done last.
+pub(super) fn catch_up(id: ModelId, device: i32) {
+    let mut world = world();
+    let Some(model) = world.models.get_mut(&id) else { return };
+    let mut ring = ring_of(device);
+    let Some(ring) = ring.as_mut().filter(|ring| model.caught_up != Some(ring.added)) else { return };
+    model.caught_up = Some(ring.added);
+    set_orders(ring, id, &mut model.watch);
+}
+
+fn set_orders(ring: &mut Streaming, id: ModelId, watch: &mut Watch) {
+    let (usual, all) =
+        learn::recorder(|recorder| (recorder.collector.profile(id), recorder.collector.profiles(id)));
+    let uses = |profile: &flextensor_core::plan::PassProfile| -> Vec<(UnitId, u32)> {
+        profile.uses.iter().map(|used| (used.unit, used.owner)).collect()
+    };
+    if let Some(usual) = usual {
+        set_usual_order(ring, id, &uses(&usual));
+    }
+    for profile in all {
+        set_shape_order(ring, id, profile.shape, &uses(&profile));
+        watch.know(profile.shape);
+    }
+}
+
+fn set_usual_order(ring: &mut Streaming, id: ModelId, uses: &[(UnitId, u32)]) {
+    let uses = of_the_ring(ring, uses);
+    ring.pager.set_order(id, &uses);
+}
+
+fn set_shape_order(ring: &mut Streaming, id: ModelId, shape: u64, uses: &[(UnitId, u32)]) {
+    let uses = of_the_ring(ring, uses);
+    ring.pager.set_shape_order(id, shape, &uses);
+}
+
+/// Uses of streamed units; such that follow each other by one unit are one.
+fn of_the_ring(ring: &Streaming, uses: &[(UnitId, u32)]) -> Vec<(UnitId, u32)> {
+    let mut uses: Vec<_> = uses.iter().copied().filter(|&(unit, _)| ring.pager.streams(unit)).collect();
+    uses.dedup_by_key(|(unit, _)| *unit);
+    uses
+}
