@@ -202,17 +202,18 @@ impl<'a> Best<'a> {
             return;
         }
         let mut state = vec![(0u64, None::<usize>); blocks.max(1)];
-        let (mut distances, mut reuses) = (0usize, 0usize);
+        let mut distances = 0;
         for (label, (&block, &size)) in taken.iter().zip(self.sizes).enumerate() {
             let Some((bytes, last)) = state.get_mut(block) else { return };
             if let Some(last) = last.replace(label) {
                 distances += label - last;
-                reuses += 1;
             }
             *bytes = size.max(*bytes);
         }
         let block_bytes: u64 = state.iter().map(|(bytes, _)| bytes).sum();
-        let distance = distances as f64 / reuses.max(1) as f64 / taken.len().max(1) as f64;
+        // The mean over all labels, as a part of them all; a label that takes a fresh block counts nothing.
+        let labels = taken.len().max(1) as f64;
+        let distance = distances as f64 / (labels * labels);
         let score = (1.0 - self.distribution_weight) * (1.0 - block_bytes as f64 / self.total)
             + self.distribution_weight * distance;
         if score > self.score + SAME_SCORE {
