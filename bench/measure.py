@@ -155,9 +155,11 @@ def native_for(line: dict, lines: list[dict]) -> dict | None:
     )
 
 
-def beside_weights(line: dict, key: str) -> int | None:
-    """What a native run uses beside its weights: activations, context, kernels, the allocator's cache."""
-    return None if line.get(key) is None else line[key] - line["weights_bytes"]
+def beside_native(line: dict, native: dict, key: str) -> int | None:
+    """A count of memory less what the native run uses beside its weights: activations, context, kernels, the allocator's cache."""
+    if line.get(key) is None or native.get(key) is None:
+        return None
+    return line[key] - (native[key] - native["weights_bytes"])
 
 
 def judge(line: dict, lines: list[dict], link_bytes_per_s: float | None) -> dict:
@@ -187,10 +189,10 @@ def judge(line: dict, lines: list[dict], link_bytes_per_s: float | None) -> dict
     judged["equal"] = line["agree"] and native["agree"] and same_outputs(line, native)
     if not judged["equal"]:
         problems.append(f"output differs from native{first_difference(line, native)}")
-    # Context, kernels, activations and torch's cache are the same in both runs.
-    for key, into in (("device_bytes", "weights_device_bytes"), ("torch_peak_bytes", "weights_torch_bytes")):
-        beside = beside_weights(native, key)
-        judged[into] = None if line.get(key) is None or beside is None else line[key] - beside
+    # Context, kernels, activations and torch's cache are the same in both runs. NVML saw the peak; without it, what the driver said when the case ended.
+    seen = [beside_native(line, native, key) for key in ("device_bytes", "device_used_bytes")]
+    judged["weights_device_bytes"] = first_known(*seen)
+    judged["weights_torch_bytes"] = beside_native(line, native, "torch_peak_bytes")
     held = line["budget_bytes"]
     if Mode(line["mode"]).is_peer:
         # What torch's allocator handed out at most, its idle cache left out: the count that favours the peer.

@@ -14,12 +14,12 @@ SHAPE = dict(
     sample_size=128,
 )
 TINY = dict(
-    block_out_channels=(32, 64, 64),
-    attention_head_dim=(2, 4, 4),
+    block_out_channels=(32, 32, 64),
+    attention_head_dim=(2, 2, 4),
     transformer_layers_per_block=(1, 1, 1),
     cross_attention_dim=64,
     projection_class_embeddings_input_dim=1600,
-    sample_size=16,
+    sample_size=8,
 )
 POOLED_WIDTH, TINY_POOLED_WIDTH = 1280, 64
 TEXT_TOKENS = 77

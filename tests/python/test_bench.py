@@ -119,6 +119,13 @@ def test_a_peer_is_bound_by_the_bytes_that_it_took_and_its_excess_is_named():
     assert peer["misses"] == ["1.50 GiB over its budget"] and peer["problems"] == []
 
 
+def test_where_nvml_is_missing_the_driver_s_own_count_is_taken():
+    native = line("native", device_bytes=None, device_used_bytes=29 * GIB)
+    assert judged(line(device_used_bytes=11 * GIB), native)[0]["weights_device_bytes"] == 8 * GIB
+    assert judged(line(device_bytes=12 * GIB), line("native"))[0]["weights_device_bytes"] == 9 * GIB
+    assert judged(line(), line("native"))[0]["weights_device_bytes"] is None
+
+
 def test_a_peer_without_a_memory_figure_has_no_bound():
     peer = judged(line("accelerate", budget=None), line("native"))[0]
     assert peer["bound_ms"] is None and peer["ratio"] is None
