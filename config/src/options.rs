@@ -30,7 +30,6 @@ const FRACTION: Kind = Kind::Float { above: 0.0, inclusive: false, most: 1.0 };
 const PYTHON_INTERFACE: &str = "the Python interface";
 const SHARED_SESSIONS: &str = "sessions that share host memory between processes";
 const STRATEGIES: &str = "strategies by name";
-const SAVED_PROFILES: &str = "saved profiles";
 const DIAGNOSTICS: &str = "the diagnostic tables";
 
 /// The table.
@@ -219,8 +218,9 @@ static PHASES: &[Row] = &[
         "profile_storage_dir",
         Kind::Text,
         "0.1.0",
-        "Folder in which profiles are kept between runs.",
-        Later(SAVED_PROFILES),
+        "Folder of the profile (profile.json): loaded when a model begins, which skips the learning passes, and saved when its \
+         plan comes into force.",
+        Supported,
     ),
     row(
         "profile_read_only",
@@ -228,7 +228,7 @@ static PHASES: &[Row] = &[
         "false",
         "0.1.0",
         "Load profiles, never save them.",
-        Later(SAVED_PROFILES),
+        Supported,
     ),
     row(
         "external_compile",

@@ -97,6 +97,19 @@ impl ProfileCollector {
         history.kept = VecDeque::from([pass]);
     }
 
+    /// Takes the usual pass of an earlier run, which saw `passes` of that shape.
+    pub fn restore(&mut self, pass: PassRecord, passes: u64) {
+        let history = self.shapes.entry((pass.model, pass.shape)).or_default();
+        history.passes += passes.max(1);
+        history.kept.push_back(pass);
+    }
+
+    /// Passes of a model in one shape that were seen, kept or not.
+    #[must_use]
+    pub fn passes(&self, model: ModelId, shape: u64) -> u64 {
+        self.shapes.get(&(model, shape)).map_or(0, |history| history.passes)
+    }
+
     /// Forgets all shapes of a model but these.
     pub fn keep_shapes(&mut self, model: ModelId, shapes: &[u64]) {
         self.shapes.retain(|(owner, shape), _| *owner != model || shapes.contains(shape));

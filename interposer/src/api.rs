@@ -9,7 +9,7 @@ use flextensor_core::units::ModelId;
 
 use crate::runtime::models::{self, Named, Owner};
 use crate::runtime::world::world;
-use crate::runtime::{self, passes};
+use crate::runtime::{self, passes, saved};
 use crate::{guard, init, log};
 
 /// A caller that knows another version stays away.
@@ -18,7 +18,7 @@ const API_VERSION: u32 = 1;
 const DONE: i32 = 0;
 const NOT_NOW: i32 = -1;
 const BAD_ARGUMENT: i32 = -2;
-const DRIVER_FAILED: i32 = -3;
+const FAILED: i32 = -3;
 
 /// Runs `work` unless we are not active; a panic becomes `otherwise` and one line. Driver calls inside go straight through.
 fn call<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
@@ -157,7 +157,7 @@ pub(crate) extern "C" fn ft_weight_private(address: u64) -> i32 {
         Ok(false) => BAD_ARGUMENT,
         Err(error) => {
             log::warning!("no private memory for the weight at {address:#x}: {error}");
-            DRIVER_FAILED
+            FAILED
         }
     })
 }
@@ -230,6 +230,25 @@ pub(crate) unsafe extern "C" fn ft_report_json(buffer: *mut c_char, capacity: us
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_report_write() {
     call((), runtime::snapshot::write);
+}
+
+/// Writes what this run knows to `profile.json` in a folder; null = the configured one.
+///
+/// # Safety
+/// `folder` is null or a C string.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ft_profile_save(folder: *const c_char) -> i32 {
+    // SAFETY: the caller's promise.
+    let folder = unsafe { text(folder) }.map(std::path::PathBuf::from);
+    call(NOT_NOW, || match saved::save(folder.as_deref()) {
+        Ok(()) => DONE,
+        Err(saved::Refused::TooEarly) => NOT_NOW,
+        Err(saved::Refused::Argument(why)) => {
+            log::warning!("no profile was saved: {why}");
+            BAD_ARGUMENT
+        }
+        Err(saved::Refused::Failed) => FAILED,
+    })
 }
 
 /// The range of addresses that holds every managed region; 0 while there is none.

@@ -4,6 +4,7 @@
 //! - `memory`, `regions`, `arena`: large allocations as regions of 2 MiB pages in one address range.
 //! - `models`, `world`, `passes`, `learn`: models as they are named, and their passes while they are observed.
 //! - `switch`, `link`, `touched`, `shadow`, `private`: from private pages to the ring and back.
+//! - `saved`: what an earlier run learnt, and what the next one need not.
 //! - `launch`, `scan`, `layouts`, `words`, `copies`, `escapes`, `graphs`, `gate`: the way of one call.
 //! - `streaming`, `verify`, `measure`: the ring in operation; `replan`: what follows when the program changes.
 //!
@@ -27,6 +28,7 @@ pub(crate) mod private;
 mod python;
 mod regions;
 mod replan;
+pub(crate) mod saved;
 mod scan;
 mod shadow;
 pub(crate) mod snapshot;
@@ -114,6 +116,7 @@ pub(crate) fn drop_model(id: ModelId) {
     };
     let Some(model) = removed else { return };
     learn::recorder(|recorder| recorder.forget(id));
+    saved::forget(id);
     for unit in model.units {
         let alone = {
             let mut world = lock_world();

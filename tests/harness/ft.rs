@@ -50,6 +50,7 @@ interface! {
     ft_config_json(buffer: *mut u8, capacity: usize) -> i64;
     ft_report_json(buffer: *mut u8, capacity: usize) -> i64;
     ft_arena(bytes: *mut u64) -> u64;
+    ft_profile_save(folder: *const c_char) -> i32;
 }
 
 fn text(value: &str) -> CString {
@@ -163,6 +164,12 @@ impl Ft {
     #[must_use]
     pub fn report(&self) -> Option<serde_json::Value> {
         json(self.ft_report_json)
+    }
+
+    /// `ft_profile_save`; `None` = the configured folder.
+    pub fn profile_save(&self, folder: Option<&str>) -> i32 {
+        let folder = folder.map(text);
+        (self.ft_profile_save)(folder.as_ref().map_or(std::ptr::null(), |folder| folder.as_ptr()))
     }
 
     /// `ft_arena`: first address and length; (0, 0) while there is none.

@@ -4,6 +4,14 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SavedError {
+    /// The system does not give its text.
+    #[error("profile `{file}` cannot be read: {why}")]
+    Unreadable {
+        /// The file.
+        file: String,
+        /// What the system says, or what kind of file it is.
+        why: String,
+    },
     /// The text is no JSON object.
     #[error("profile `{file}` is no JSON object: {why}; delete it, or save it again")]
     NotJson {

@@ -88,6 +88,11 @@ real! {
     fn cuDevicePrimaryCtxRetain(ctx: *mut CUcontext, device: CUdevice);
     fn cuDevicePrimaryCtxRelease_v2(device: CUdevice);
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
+    fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: CUdevice);
+    fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: CUdevice);
+    fn cuDeviceGetPCIBusId(text: *mut c_char, capacity: c_int, device: CUdevice);
+    fn cuDriverGetVersion(version: *mut c_int);
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
     fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: *mut usize, size: *mut usize);
     fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);

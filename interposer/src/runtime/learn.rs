@@ -12,10 +12,14 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::arena::Meaning;
 use super::scan::Found;
 use super::words::{Word, words};
+use super::{link, saved};
 use crate::ffi::context::{self, Context};
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::Stream;
+
+/// Places in a pass at which the link is measured in turn.
+const PROBED_PLACES: usize = 5;
 
 /// Who holds a unit in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +54,8 @@ struct Pass {
     /// Owners whose forward was entered in this pass.
     entered: BTreeSet<u32>,
     traps: Vec<u32>,
+    /// The use at which the link is measured beside the program's kernels, if it is.
+    probe_at: Option<usize>,
     stream: Option<Stream>,
     /// Where its stream and events belong.
     context: Context,
@@ -70,6 +76,8 @@ pub(crate) struct Recorder {
     shown: BTreeSet<UnitId>,
     /// Owners whose forward was ever entered.
     ran: BTreeSet<(ModelId, u32)>,
+    /// Uses of each model's last pass, and its passes with a probe.
+    probes: BTreeMap<ModelId, (usize, usize)>,
     /// Hits that no rule counted as a use.
     pub(crate) doubtful: u64,
     pub(crate) hits: u64,
@@ -223,6 +231,7 @@ impl Recorder {
     }
 
     fn open(&mut self, model: ModelId, shape: u64, timed: bool, anew: bool) {
+        let probe_at = if timed && !anew && saved::keeps_link() { self.probe_at(model) } else { None };
         self.active.push(Pass {
             model,
             shape,
@@ -233,10 +242,18 @@ impl Recorder {
             uses: Vec::new(),
             entered: BTreeSet::new(),
             traps: Vec::new(),
+            probe_at,
             stream: None,
             context: Context::NONE,
             waiting: (None, None),
         });
+    }
+
+    /// Another place in each pass, so that no use is disturbed twice in a row.
+    fn probe_at(&mut self, model: ModelId) -> Option<usize> {
+        let (uses, probes) = self.probes.get_mut(&model).filter(|(uses, _)| *uses > 0)?;
+        *probes += 1;
+        Some(*uses * (*probes % PROBED_PLACES + 1) / (PROBED_PLACES + 2))
     }
 
     /// The pass has ended. `keep`: it counts as an observation.
@@ -247,6 +264,7 @@ impl Recorder {
             self.active[at].end = self.mark_in(at, stream);
         }
         let pass = self.active.remove(at);
+        self.probes.entry(model).or_default().0 = pass.uses.len();
         if keep {
             self.finished.push(pass);
         } else {
@@ -311,6 +329,31 @@ impl Recorder {
         }
     }
 
+    /// Owners of a model whose forward was ever entered.
+    pub(crate) fn ran_of(&self, model: ModelId) -> BTreeSet<u32> {
+        self.ran.iter().filter(|(ran, _)| *ran == model).map(|&(_, owner)| owner).collect()
+    }
+
+    /// Whether a launch showed the unit in its owner's forward.
+    pub(crate) fn was_shown(&self, unit: UnitId) -> bool {
+        self.shown.contains(&unit)
+    }
+
+    /// What an earlier run learnt takes the place of learning. `ran`: owners whose forward was entered; `shown`: units that launches showed there.
+    pub(crate) fn restore(
+        &mut self,
+        model: ModelId,
+        ran: impl Iterator<Item = u32>,
+        shown: impl Iterator<Item = UnitId>,
+        passes: Vec<(PassRecord, u64)>,
+    ) {
+        self.ran.extend(ran.map(|owner| (model, owner)));
+        self.shown.extend(shown);
+        for (pass, count) in passes {
+            self.collector.restore(pass, count);
+        }
+    }
+
     /// Whether a unit that the usual pass does not use may be taken as unused: its model reports owners, and none of the unit's ever ran without
     /// showing it. An owner that did reads it in a way that cannot be seen.
     pub(crate) fn is_idle(&self, unit: UnitId, model: ModelId) -> bool {
@@ -330,6 +373,7 @@ impl Recorder {
     /// The context is gone, and everything in it.
     pub(crate) fn forget_context(&mut self, context: Context) {
         self.spare.remove(&context);
+        link::forget_context(context);
         let passes = self.active.iter_mut().chain(&mut self.finished);
         for pass in passes.filter(|pass| pass.context == context) {
             (pass.stream, pass.start, pass.end) = (None, None, None);
@@ -351,6 +395,7 @@ impl Recorder {
         self.collector.forget(model);
         self.active.retain(|pass| pass.model != model);
         self.ran.retain(|(ran, _)| *ran != model);
+        self.probes.remove(&model);
         for holders in self.holders.values_mut() {
             holders.retain(|holder| holder.model != model);
         }
@@ -382,6 +427,9 @@ impl Recorder {
         let end = if timed { self.mark_in(at, stream) } else { None };
         let waits = waited.into_iter().collect();
         self.active[at].uses.push(Seen { unit, owner: holder.owner, certain, end, waits });
+        if self.active[at].probe_at == Some(self.active[at].uses.len()) && end.is_some() {
+            link::probe(stream);
+        }
         if certain { Noted::Began } else { Noted::GoesOn }
     }
 

@@ -70,6 +70,8 @@ pub(crate) struct Model {
     pub(crate) open: u32,
     /// Captures were under way when its current pass began.
     pub(crate) capturing: bool,
+    /// Passes in INFERENCE in which its owners still report, because an earlier run learnt it.
+    pub(crate) guided: u32,
     /// How its passes compare with what was learnt of them.
     pub(crate) watch: Watch,
     /// The pass that is going on, in INFERENCE.
@@ -108,6 +110,7 @@ pub(crate) fn begin(name: &str, settings: PhaseSettings) -> ModelId {
         inside: BTreeMap::new(),
         open: 0,
         capturing: false,
+        guided: 0,
         watch: Watch::default(),
         current: Current::default(),
         observation: None,

@@ -7,7 +7,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::models::Model;
 use super::streaming::ring_of;
 use super::world::{World, world};
-use super::{graphs, learn, replan, switch};
+use super::{graphs, learn, replan, saved, switch};
 use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
 
@@ -28,13 +28,32 @@ pub(crate) fn wanted(id: ModelId) -> u32 {
     match model.phase.phase() {
         Phase::Discovery | Phase::Profiling => wants::OWNERS | wants::TRAPS,
         Phase::Inference if model.observation.is_some() => wants::OWNERS | wants::TRAPS,
+        Phase::Inference if model.guided > 0 => wants::OWNERS,
         Phase::Inference if !model.held.is_empty() => wants::HELD_OWNERS,
         _ => 0,
     }
 }
 
+/// A model that an earlier run learnt goes to INFERENCE before its first pass.
+fn start_from_profile(id: ModelId) {
+    let context = match world().models.get(&id) {
+        Some(model) if matches!(model.phase.phase(), Phase::Discovery | Phase::Profiling) => model.context,
+        _ => return,
+    };
+    if graphs::any_capture() || in_context(context, || saved::take_up(id)) != Some(true) {
+        return;
+    }
+    if let Some(model) = world().models.get_mut(&id) {
+        (model.phase, _) = step(model.phase, PhaseEvent::ProfileLoaded);
+    }
+    in_context(context, || switch::switch_over(id));
+}
+
 /// A pass begins.
 pub(crate) fn begin(id: ModelId, shape: u64) {
+    if saved::is_wanted() {
+        start_from_profile(id);
+    }
     let mut world = world();
     let Some(model) = world.models.get_mut(&id) else { return };
     model.capturing = graphs::any_capture();
@@ -77,8 +96,16 @@ pub(crate) fn end(id: ModelId) {
     }
     let (context, device, stream) = (model.context, model.device, model.stream);
     if model.phase.phase() == Phase::Inference {
+        if !captured && !context.is_none() {
+            model.guided = model.guided.saturating_sub(1);
+        }
         if let Some(stream) = stream.filter(|_| !captured && !context.is_none()) {
             in_context(context, || model.measure.end(stream));
+        } else if stream.is_none() && !captured && !context.is_none() {
+            // Learning would have told where its passes run.
+            let ring = ring_of(device);
+            model.stream =
+                ring.as_ref().filter(|ring| ring.context == context).and_then(|ring| ring.last_stream);
         }
         let ended = replan::ends(&mut world, id, captured || context.is_none());
         let lent = lent_units(&world, id);

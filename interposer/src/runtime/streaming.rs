@@ -65,6 +65,8 @@ pub(crate) struct Streaming {
     pub(crate) failed: Option<(CudaError, String)>,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_back: u64,
+    /// Where the last launch that showed a unit went.
+    pub(crate) last_stream: Option<Stream>,
     /// Units that were ever added: orders that were set before know nothing of later ones.
     pub(crate) added: u64,
 }
@@ -116,6 +118,7 @@ impl Streaming {
             failed: None,
             bytes_in: 0,
             bytes_back: 0,
+            last_stream: None,
             added: 0,
         })
     }
@@ -182,6 +185,7 @@ impl Streaming {
 
     /// Records a launch, then prefetches.
     pub(crate) fn launched(&mut self, stream: Stream, hits: &[Hit], verdicts: &[Verdict]) {
+        self.last_stream = Some(stream);
         self.pager.launched(stream_id(stream), hits, verdicts, &mut self.commands);
         self.perform();
         self.prefetch(stream);
@@ -366,6 +370,7 @@ impl Streaming {
 pub(crate) fn forget_stream(stream: Stream) {
     for device in 0..MAX_DEVICES as i32 {
         if let Some(ring) = ring_of(device).as_mut() {
+            ring.last_stream = ring.last_stream.filter(|&last| last != stream);
             ring.pager.forget_stream(stream_id(stream), &mut ring.commands);
             ring.perform();
         }

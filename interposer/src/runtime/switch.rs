@@ -20,7 +20,7 @@ use super::shadow::{self, Shadow, Wanted};
 use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::touched::{self, Touched};
 use super::world::{UnitState, World, world};
-use super::{gate, learn, link, verify};
+use super::{gate, learn, saved, verify};
 use crate::ffi::result::CudaResult;
 use crate::ffi::vmm::{self, Handle};
 use crate::ffi::{context, copy, device, stream};
@@ -55,14 +55,15 @@ pub(crate) fn switch_over(id: ModelId) {
     // From here on nobody touches memory ahead, also so that the link is measured alone.
     let ahead = touched::take();
     learn::recorder(learn::Recorder::settle);
-    let curve = link::measure().unwrap_or_else(|error| {
-        log::info!("the link could not be measured ({error}); assuming a PCIe 5.0 x16 one");
-        LinkCurve::default()
-    });
+    let curve = saved::link_curve(id);
     let Some(request) = request_for(id, curve) else { return };
     // The lock goes before the plan is made: the world is asked for it, and comes first in the order of locks.
     let turns = ring_of(request.device).is_some();
-    let made = if turns { increment(&request) } else { plan(&request.plan) };
+    let made = match saved::plan(id, &request.plan) {
+        Some(plan) => Ok(plan),
+        None if turns => increment(&request),
+        None => plan(&request.plan),
+    };
     let plan = match made {
         Ok(plan) => plan,
         Err(error) => return keep_all(&request, Plan::default(), &format!("no plan could be made: {error}")),
@@ -107,6 +108,9 @@ pub(crate) fn retire_empty_ring(device: i32) {
 
 /// What a plan is asked for, and for whom.
 struct Request {
+    id: ModelId,
+    /// Pages of the ring that turns already; 0 = none.
+    ring_before: u64,
     device: i32,
     plan: PlanRequest,
     /// The units to be placed now.
@@ -141,7 +145,10 @@ fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
     let placed: u64 = mine.iter().map(|unit| unit.pages * PAGE).sum();
     let resident_ms = profile.as_ref().map_or(0.0, |profile| profile.resident_ms);
     let passes = profile.map(|profile| only(profile, &ids)).into_iter().collect();
+    let ring_before = ring_of(device).as_ref().map_or(0, |ring| ring.ring.len() as u64);
     Some(Request {
+        id,
+        ring_before,
         device,
         plan: PlanRequest {
             budget: config.max_gpu_mem_for(device.unsigned_abs(), total),
@@ -537,6 +544,7 @@ fn announce(request: &Request, plan: &Plan) {
 }
 
 fn remember(request: &Request, plan: Plan, took_ms: f64, closed_ms: f64, refused: Option<String>) {
+    saved::decided(request.id, &request.plan, refused.is_none().then_some(&plan), request.ring_before);
     let mut world = world();
     let before = world.decided.remove(&request.device);
     let before = before.filter(|before| before.plan.ring_pages > 0 && !before.retired);

@@ -1,0 +1,390 @@
+//! The profile between runs: taken up when a model begins, so that it need not be learnt; written when its plan comes into force, and on request.
+//! What a profile says, and what of it a run may take, is core's `saved`; reading and writing the file is `file`'s, saying what a model is, `describe`'s.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use flextensor_core::link::{LinkCurve, LinkPoint};
+use flextensor_core::plan::{Plan, PlanRequest, StayReason};
+use flextensor_core::profile::PassRecord;
+use flextensor_core::saved::{
+    Additions, FILE_NAME, FORMAT, Here, LinkId, Patterns, Saved, SavedGpu, SavedModel, SavedPass, SavedPlan,
+    SavedRun, Taken, Versions, fit,
+};
+use flextensor_core::units::{ModelId, UnitId};
+
+use super::arena::PAGE;
+use super::streaming::ring_of;
+use super::world::world;
+use super::{learn, link};
+use crate::ffi::device;
+use crate::log;
+
+mod describe;
+mod file;
+
+/// First passes in INFERENCE of a model that was not learnt in this run: its owners report in them, which tells uses from stale words.
+pub(crate) const GUIDED_PASSES: u32 = 2;
+
+/// Models that a file holds; of more, those that are gone longest are left out.
+const MOST_MODELS: usize = 64;
+
+/// One model of this run.
+#[derive(Default)]
+struct Known {
+    /// What the file gave: its place there, and what may be used as it is.
+    at: Option<usize>,
+    plan: Option<(SavedPlan, SavedModel, Vec<UnitId>)>,
+    link: Option<(LinkCurve, Vec<LinkPoint>)>,
+    /// What is written of it.
+    saved: Option<SavedModel>,
+    /// The program has let it go.
+    gone: bool,
+}
+
+#[derive(Default)]
+struct State {
+    /// The file's content; none before anybody asked.
+    read: Option<Option<Arc<Additions>>>,
+    /// The file is of another version: somebody else may need it.
+    leave: bool,
+    models: BTreeMap<ModelId, Known>,
+    gpus: BTreeMap<i32, SavedGpu>,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+/// Runs `work` on the locked state. Nothing else is locked inside.
+fn state<T>(work: impl FnOnce(&mut State) -> T) -> T {
+    work(STATE.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert_default())
+}
+
+/// The file that is read, and written where that is allowed; none where no profile is wanted.
+fn path() -> Option<PathBuf> {
+    super::config().profile_storage_dir.as_ref().map(|folder| folder.join(FILE_NAME))
+}
+
+/// Whether somebody will want to know how fast the link is beside the program's kernels.
+pub(super) fn keeps_link() -> bool {
+    let config = super::config();
+    config.profile_storage_dir.is_some() && !config.profile_read_only
+}
+
+/// Whether a profile is wanted at all.
+pub(super) fn is_wanted() -> bool {
+    super::config().profile_storage_dir.is_some()
+}
+
+/// Takes up what an earlier run learnt of the model; false where there is nothing to be taken. Asked once for each model, before its first pass, in
+/// its context.
+pub(super) fn take_up(id: ModelId) -> bool {
+    let Some(path) = path() else { return false };
+    let first = state(|state| state.models.insert(id, Known::default()).is_none());
+    let Some(ours) = (if first { content(&path) } else { None }) else { return false };
+    let Some((here, ids)) = here(id, &ours) else { return false };
+    let used: Vec<usize> = state(|state| {
+        state.models.values().filter(|known| !known.gone).filter_map(|known| known.at).collect()
+    });
+    match fit(&ours, &here, &used) {
+        Ok((at, taken)) => {
+            announce(&path, &taken);
+            keep(id, at, &taken, &ids);
+            restore(id, &taken, &ids);
+            true
+        }
+        Err(why) => {
+            log::notice!("profile {} is not used: {why}; the model is learnt as usual", path.display());
+            false
+        }
+    }
+}
+
+/// What the file says, read once. Whatever is wrong with it is said once.
+fn content(path: &Path) -> Option<Arc<Additions>> {
+    if let Some(read) = state(|state| state.read.clone()) {
+        return read;
+    }
+    let (mut ours, mut leave) = (None, false);
+    match file::read(path) {
+        Ok(None) => log::info!("no profile at {} yet", path.display()),
+        Ok(Some(Saved { flextensor: Some(additions), .. })) => ours = Some(Arc::new(additions)),
+        Ok(Some(_)) => log::notice!(
+            "profile {} is of another writer and names no uses of single weights; the model is learnt as usual",
+            path.display()
+        ),
+        Err(error) => {
+            leave = error.is_of_another_version();
+            let then = if leave { ", and the file is left as it is" } else { "" };
+            log::warning!("{error}; the model is learnt as usual{then}");
+        }
+    }
+    state(|state| {
+        state.read = Some(ours.clone());
+        state.leave = leave;
+    });
+    ours
+}
+
+/// What this run is, and the ids of its units in order.
+fn here(id: ModelId, ours: &Additions) -> Option<(Here, Vec<UnitId>)> {
+    let config = super::config();
+    let (model, ids, fixed_bytes) = describe::learning(id)?;
+    let number = model.device;
+    let total = device::total_memory(number).map_or(0, |bytes| bytes as u64);
+    let uuid = device::uuid(number).unwrap_or_default();
+    let mut link = link::identity(number);
+    if ours.gpus.iter().any(|gpu| gpu.uuid == uuid && gpu.link != link) {
+        link = link::identity_awake(number);
+    }
+    let ring_before = ring_of(number).as_ref().map_or(0, |ring| ring.ring.len() as u64);
+    let here = Here {
+        uuid,
+        link,
+        patterns: patterns(),
+        model,
+        budget: config.max_gpu_mem_for(number.unsigned_abs(), total),
+        fixed_bytes,
+        ring_override: config.ring_bytes,
+        page_bytes: PAGE,
+        ring_before,
+    };
+    Some((here, ids))
+}
+
+fn patterns() -> Patterns {
+    let config = super::config();
+    Patterns { include: config.include_patterns.clone(), exclude: config.exclude_patterns.clone() }
+}
+
+fn announce(path: &Path, taken: &Taken<'_>) {
+    let path = path.display();
+    if taken.plan.is_some() {
+        log::notice!("profile {path}: its plan is used, without learning passes");
+        return;
+    }
+    let why: Vec<String> = taken.differences.iter().map(ToString::to_string).collect();
+    let measured = if taken.link { "" } else { ", and the link is measured anew" };
+    log::notice!("profile {path}: its times are used, but a new plan is made{measured}: {}", why.join("; "));
+}
+
+fn keep(id: ModelId, at: usize, taken: &Taken<'_>, ids: &[UnitId]) {
+    let link = taken.link.then(|| (LinkCurve::new(taken.gpu.idle.clone()), taken.gpu.busy.clone()));
+    let plan = taken.plan.map(|plan| (plan.clone(), taken.model.clone(), ids.to_vec()));
+    state(|state| {
+        state.models.insert(id, Known { at: Some(at), plan, link, ..Known::default() });
+    });
+}
+
+/// The recorder and the units know what they would have learnt.
+fn restore(id: ModelId, taken: &Taken<'_>, ids: &[UnitId]) {
+    let number = |unit: u32| {
+        let now = taken.units.get(unit as usize).copied().flatten()?;
+        ids.get(now as usize).copied()
+    };
+    let mut world = world();
+    for (at, unit) in (0..).zip(&taken.model.units) {
+        if let Some(reason) = unit.stay.filter(|&reason| lasts(reason))
+            && let Some(known) = number(at).and_then(|id| world.unit_mut(id))
+        {
+            known.stay = known.stay.or(Some(reason));
+        }
+    }
+    if let Some(model) = world.models.get_mut(&id) {
+        model.guided = GUIDED_PASSES;
+    }
+    drop(world);
+    let ran = taken.model.owners.iter().filter(|owner| owner.ran).map(|owner| owner.owner);
+    let shown = (0..).zip(&taken.model.units).filter(|(_, unit)| unit.shown);
+    let shown = shown.filter_map(|(at, _)| number(at));
+    let passes = taken.model.passes.iter().map(|pass| (record(id, pass, number), pass.passes)).collect();
+    learn::recorder(|recorder| recorder.restore(id, ran, shown, passes));
+}
+
+/// Reasons to stay that come of what the program does, and will come again; the others are found anew.
+fn lasts(reason: StayReason) -> bool {
+    matches!(
+        reason,
+        StayReason::Escaped | StayReason::Shared | StayReason::GraphHeld | StayReason::ReadElsewhere
+    )
+}
+
+fn record(id: ModelId, pass: &SavedPass, number: impl Fn(u32) -> Option<UnitId>) -> PassRecord {
+    let profile = pass.profile(id, number);
+    let mut record = if pass.timed {
+        PassRecord::timed(id, profile.shape)
+    } else {
+        PassRecord::order_only(id, profile.shape)
+    };
+    for used in &profile.uses {
+        record.record(used.unit, used.owner, used.compute_ms);
+    }
+    record.finish(profile.tail_ms)
+}
+
+/// The link's curve: the profile's where GPU and link are the same, or measured now. The model's context is current.
+pub(super) fn link_curve(id: ModelId) -> LinkCurve {
+    let kept = state(|state| state.models.get(&id).and_then(|known| known.link.clone()));
+    let (curve, busy) = match kept {
+        Some(kept) => kept,
+        None => match link::measure() {
+            Ok(curve) => (curve, link::busy()),
+            Err(error) => {
+                log::info!("the link could not be measured ({error}); assuming a PCIe 5.0 x16 one");
+                return LinkCurve::default();
+            }
+        },
+    };
+    let number = world().models.get(&id).map(|model| model.device);
+    if let Some(number) = number {
+        let gpu = gpu(number, &curve, busy);
+        state(|state| state.gpus.insert(number, gpu));
+    }
+    curve
+}
+
+fn gpu(number: i32, curve: &LinkCurve, busy: Vec<LinkPoint>) -> SavedGpu {
+    let link: LinkId = link::identity(number);
+    SavedGpu {
+        device: number,
+        uuid: device::uuid(number).unwrap_or_default(),
+        total_bytes: device::total_memory(number).map_or(0, |bytes| bytes as u64),
+        link,
+        idle: curve.points().to_vec(),
+        busy,
+    }
+}
+
+/// The profile's plan for exactly these units, where nothing is different from when it was made.
+pub(super) fn plan(id: ModelId, request: &PlanRequest) -> Option<Plan> {
+    let (plan, model, ids) = state(|state| state.models.get(&id).and_then(|known| known.plan.clone()))?;
+    let asked: BTreeSet<UnitId> = request.units.iter().map(|unit| unit.id).collect();
+    (asked == ids.iter().copied().collect()).then(|| plan.plan(&model, id, &ids))
+}
+
+/// The plan came into force; none where it was refused. `ring_before`: pages of the ring that turned already. Writes the file, if there is news.
+pub(super) fn decided(id: ModelId, request: &PlanRequest, plan: Option<&Plan>, ring_before: u64) {
+    let ids: Vec<UnitId> = request.units.iter().map(|unit| unit.id).collect();
+    let Some(mut model) = describe::placed(id, &ids) else { return };
+    for (unit, asked) in model.units.iter_mut().zip(&request.units) {
+        unit.stay = unit.stay.or(asked.stay);
+        unit.splittable = asked.splittable;
+    }
+    model.plan = plan.map(|plan| saved_plan(request, plan, ring_before, &ids));
+    let known = state(|state| {
+        tidy(&mut state.models, &model);
+        let known = state.models.entry(id).or_default();
+        known.saved = Some(model);
+        known.plan.is_some()
+    });
+    if let Some(path) = path().filter(|_| !known && !super::config().profile_read_only)
+        && !state(|state| state.leave)
+    {
+        let _ = write(&path);
+    }
+}
+
+fn saved_plan(request: &PlanRequest, plan: &Plan, ring_before: u64, ids: &[UnitId]) -> SavedPlan {
+    let position = |unit: UnitId| ids.iter().position(|&id| id == unit).map(|at| at as u32);
+    let runs = plan
+        .layout
+        .iter()
+        .filter_map(|run| Some(SavedRun { unit: position(run.unit)?, pages: run.pages, start: run.start }));
+    SavedPlan {
+        budget_bytes: request.budget,
+        fixed_bytes: request.fixed_bytes,
+        ring_override: request.ring_override,
+        page_bytes: request.page_bytes,
+        ring_before,
+        ring_pages: plan.ring_pages,
+        runs: runs.collect(),
+        streamed_bytes: plan.streamed_bytes,
+        predicted_ms: plan.predicted_ms,
+        bound_ms: plan.bound_ms,
+        smallest_budget: plan.budget_missed(),
+    }
+}
+
+/// Writes what this run knows by now to a folder; none = the configured one.
+///
+/// # Errors
+/// One sentence: no folder, saving is switched off, no model is in INFERENCE yet, or what the system says.
+pub(crate) fn save(folder: Option<&Path>) -> Result<(), Refused> {
+    let folder = folder.map(Path::to_owned).or_else(|| super::config().profile_storage_dir.clone());
+    let folder = folder.ok_or_else(|| {
+        Refused::Argument("no folder was given, and profile_storage_dir is not set".to_owned())
+    })?;
+    if super::config().profile_read_only {
+        return Err(Refused::Argument("profile_read_only is on".to_owned()));
+    }
+    let models: Vec<(ModelId, SavedModel)> = state(|state| {
+        let saved = state.models.iter().filter_map(|(id, known)| Some((*id, known.saved.clone()?)));
+        saved.collect()
+    });
+    for (id, model) in models {
+        let fresh = describe::refreshed(id, model);
+        state(|state| state.models.entry(id).or_default().saved = Some(fresh));
+    }
+    write(&folder.join(FILE_NAME))
+}
+
+/// Why a profile was not saved.
+pub(crate) enum Refused {
+    /// It may never be, the way it was asked for.
+    Argument(String),
+    /// No model is in INFERENCE yet.
+    TooEarly,
+    /// The system refused; one line was logged.
+    Failed,
+}
+
+fn write(path: &Path) -> Result<(), Refused> {
+    let (models, gpus): (Vec<SavedModel>, Vec<SavedGpu>) = state(|state| {
+        let models = state.models.values().filter_map(|known| known.saved.clone());
+        let described = models.filter(|model| state.gpus.contains_key(&model.device)).collect();
+        (described, state.gpus.values().cloned().collect())
+    });
+    if models.is_empty() {
+        return Err(Refused::TooEarly);
+    }
+    let versions =
+        Versions { flextensor: env!("CARGO_PKG_VERSION").to_owned(), driver: device::driver_version() };
+    let saved = Saved::of(Additions { format: FORMAT, versions, gpus, patterns: patterns(), models });
+    match file::write(path, &saved.to_text()) {
+        Ok(()) => {
+            log::info!("profile saved to {}", path.display());
+            Ok(())
+        }
+        Err(error) => {
+            log::warning!("the profile could not be saved to {}: {error}", path.display());
+            Err(Refused::Failed)
+        }
+    }
+}
+
+/// The model is gone. What was saved of it stays so, until the program makes the same model again.
+pub(super) fn forget(id: ModelId) {
+    state(|state| match state.models.get_mut(&id) {
+        Some(known) if known.saved.is_some() => {
+            *known = Known { saved: known.saved.take(), gone: true, ..Known::default() };
+        }
+        _ => {
+            state.models.remove(&id);
+        }
+    });
+}
+
+/// Forgets models that are gone and come again, and the oldest of too many.
+fn tidy(models: &mut BTreeMap<ModelId, Known>, came: &SavedModel) {
+    let same = |known: &Known| {
+        known
+            .saved
+            .as_ref()
+            .is_some_and(|saved| (&saved.weights, &saved.owners) == (&came.weights, &came.owners))
+    };
+    models.retain(|_, known| !known.gone || !same(known));
+    while models.len() > MOST_MODELS {
+        let Some(oldest) = models.iter().find(|(_, known)| known.gone).map(|(&id, _)| id) else { return };
+        models.remove(&oldest);
+    }
+}
