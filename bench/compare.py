@@ -5,7 +5,19 @@ A peer's bytes are what it really held, not what it was asked for; ours may hold
 
 import measure
 
-COLUMNS = ("case", "peer", "its GiB", "its ms", "ours ms", "our GiB", "bound", "gap closed", "steady s", "ours", "verdict")
+COLUMNS = (
+    "case",
+    "peer",
+    "its GiB",
+    "its ms",
+    "ours ms",
+    "our GiB",
+    "bound",
+    "gap closed",
+    "steady s",
+    "ours",
+    "verdict",
+)
 # Bytes count as equal within this: whole pages, and weights that torch's allocator rounds up.
 EQUAL_WITHIN = 1.005
 
@@ -36,7 +48,9 @@ def best_of_ours(line: dict, lines: list[dict]) -> dict | None:
 
 def pairs(lines: list[dict]) -> list[tuple[dict, dict | None]]:
     """Each peer's line whose bytes are known, with ours beside it or None."""
-    peers = [line for line in lines if measure.Mode(line["mode"]).is_peer and line["weights_gpu_bytes"] is not None]
+    peers = [
+        line for line in lines if measure.Mode(line["mode"]).is_peer and line["weights_gpu_bytes"] is not None
+    ]
     return [(line, best_of_ours(line, lines)) for line in peers]
 
 

@@ -5,6 +5,7 @@ share is left to `program.py`.
 """
 
 import math
+from typing import ClassVar
 
 import program
 
@@ -30,7 +31,8 @@ def make_model(layers: int, width: int, feed_forward: int, heads: int):
         def forward(self, hidden):
             batch, tokens, _ = hidden.shape
             query, key, value = (
-                part.view(batch, tokens, heads, -1).transpose(1, 2) for part in self.query_key_value(hidden).chunk(3, -1)
+                part.view(batch, tokens, heads, -1).transpose(1, 2)
+                for part in self.query_key_value(hidden).chunk(3, -1)
             )
             mixed = functional.scaled_dot_product_attention(self.query_norm(query), self.key_norm(key), value)
             return self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
@@ -45,7 +47,9 @@ def make_model(layers: int, width: int, feed_forward: int, heads: int):
             )
 
         def forward(self, hidden, step):
-            shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = (self.modulation + step).unsqueeze(1).unbind(-2)
+            shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = (
+                (self.modulation + step).unsqueeze(1).unbind(-2)
+            )
             plain = functional.layer_norm(hidden, (width,))
             hidden = hidden + gate_a * self.attention(plain * (1 + scale_a) + shift_a)
             plain = functional.layer_norm(hidden, (width,))
@@ -60,7 +64,9 @@ def make_model(layers: int, width: int, feed_forward: int, heads: int):
             self.out = nn.Linear(width, CHANNELS)
 
         def forward(self, latents, time_step):
-            rates = torch.arange(FREQUENCIES // 2, device=latents.device) * (-math.log(10000.0) / (FREQUENCIES // 2))
+            rates = torch.arange(FREQUENCIES // 2, device=latents.device) * (
+                -math.log(10000.0) / (FREQUENCIES // 2)
+            )
             angles = time_step[:, None].float() * rates.exp()
             step = self.time(torch.cat([angles.cos(), angles.sin()], -1).to(latents.dtype)).view(-1, 6, width)
             hidden = self.embed(latents)
@@ -75,7 +81,7 @@ class Diffusion(program.Program):
     """One denoising step on a sequence of latents."""
 
     name = "diffusion"
-    cases = {"tokens8192": 8192, "tokens16384": 16384}
+    cases: ClassVar[dict] = {"tokens8192": 8192, "tokens16384": 16384}
     layers = 24
     blocks = ("DiffusionBlock",)
 
@@ -88,7 +94,12 @@ class Diffusion(program.Program):
 
         tokens = TINY_TOKENS if options.tiny else self.cases[case]
         latents = torch.randn(
-            1, tokens, CHANNELS, device=options.device, dtype=torch.bfloat16, generator=program.seeded(options)
+            1,
+            tokens,
+            CHANNELS,
+            device=options.device,
+            dtype=torch.bfloat16,
+            generator=program.seeded(options),
         )
         time_step = torch.full((1,), 500.0, device=options.device)
         return lambda: model(latents, time_step)

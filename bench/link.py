@@ -82,7 +82,8 @@ def main() -> None:
         sys.exit(program.MISSING)
     found = gpu_link() if options.device == "cuda" else host_copy()
     print(
-        json.dumps({"event": "link", **found, "torch": torch.__version__, "cuda": torch.version.cuda}), flush=True
+        json.dumps({"event": "link", **found, "torch": torch.__version__, "cuda": torch.version.cuda}),
+        flush=True,
     )
 
 

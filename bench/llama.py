@@ -3,12 +3,16 @@
 What all measured programs share is left to `program.py`.
 """
 
+from typing import ClassVar
+
 import program
 
 SHAPE = dict(
     hidden_size=8192, intermediate_size=28672, num_attention_heads=64, num_key_value_heads=8, vocab_size=32000
 )
-TINY = dict(hidden_size=256, intermediate_size=512, num_attention_heads=8, num_key_value_heads=2, vocab_size=512)
+TINY = dict(
+    hidden_size=256, intermediate_size=512, num_attention_heads=8, num_key_value_heads=2, vocab_size=512
+)
 TINY_TOKENS = 64
 
 
@@ -31,7 +35,7 @@ class Llama(program.Program):
     """Prefill, a batch of single tokens, one token; no cache."""
 
     name = "llama"
-    cases = {"prefill4096": (1, 4096), "batch64": (64, 1), "decode1": (1, 1)}
+    cases: ClassVar[dict] = {"prefill4096": (1, 4096), "batch64": (64, 1), "decode1": (1, 1)}
     layers = 16
     blocks = ("LlamaDecoderLayer",)
     needs = ("transformers",)
@@ -46,7 +50,11 @@ class Llama(program.Program):
         if options.tiny:
             length = min(length, TINY_TOKENS)
         tokens = torch.randint(
-            0, model.config.vocab_size, (batch, length), device=options.device, generator=program.seeded(options)
+            0,
+            model.config.vocab_size,
+            (batch, length),
+            device=options.device,
+            generator=program.seeded(options),
         )
         return lambda: model(input_ids=tokens, use_cache=False).logits
 

@@ -43,7 +43,9 @@ def parse_budget(text: str) -> int | float:
     share = text.strip().endswith("%")
     value = float(text.strip().removesuffix("%"))
     if not 0 < value < float("inf"):
-        raise ValueError(f"budget {text!r}: allowed is a positive number of GiB, or a percentage of the weights")
+        raise ValueError(
+            f"budget {text!r}: allowed is a positive number of GiB, or a percentage of the weights"
+        )
     return value / 100 if share else int(value * GIB)
 
 
@@ -87,7 +89,11 @@ def case_lines(mode: Mode, outcome: child.Outcome, report: dict | None, device, 
             if mode.is_peer
             else built.get("weights_bytes"),
             "ring_bytes": child.field(report, "memory", "ring_bytes"),
-            "streamed_bytes": child.field(report, "plan", "streamed_bytes") if streams else None if mode.is_peer else 0,
+            "streamed_bytes": child.field(report, "plan", "streamed_bytes")
+            if streams
+            else None
+            if mode.is_peer
+            else 0,
             "host_bytes": child.field(report, "memory", "host_bytes"),
             "device_bytes": None if device is None else device.above_baseline(case["timed_window"]),
             "host_seen_bytes": None if host is None else host.above_baseline(case["timed_window"]),
@@ -196,7 +202,9 @@ def judge(line: dict, lines: list[dict], link_bytes_per_s: float | None) -> dict
     held = line["budget_bytes"]
     if Mode(line["mode"]).is_peer:
         # What torch's allocator handed out at most, its idle cache left out: the count that favours the peer.
-        judged["weights_gpu_bytes"] = held = first_known(judged["weights_torch_bytes"], judged["weights_device_bytes"])
+        judged["weights_gpu_bytes"] = held = first_known(
+            judged["weights_torch_bytes"], judged["weights_device_bytes"]
+        )
     if link_bytes_per_s and (held is not None or not Mode(line["mode"]).is_peer):
         judged["bound_ms"] = round(bound_ms(native["ms"], line["weights_bytes"], held, link_bytes_per_s), 3)
         judged["ratio"] = round(line["ms"] / judged["bound_ms"], 4)
@@ -222,7 +230,9 @@ def same_outputs(line: dict, native: dict) -> bool:
 
 def first_difference(line: dict, native: dict) -> str:
     pairs = zip(line.get("step_digests") or [], native.get("step_digests") or [], strict=False)
-    return next((f" from step {index} on" for index, (ours, theirs) in enumerate(pairs) if ours != theirs), "")
+    return next(
+        (f" from step {index} on" for index, (ours, theirs) in enumerate(pairs) if ours != theirs), ""
+    )
 
 
 def broken_promises(line: dict) -> list[str]:

@@ -8,6 +8,7 @@ all measured programs share is left to `program.py`.
 import dataclasses
 import hashlib
 import time
+from typing import ClassVar
 
 import llama
 import program
@@ -30,7 +31,7 @@ class Mixed(program.Program):
     """Segments instead of cases; each follows the ones before it, so that all up to the last one named by --cases are run."""
 
     name = "mixed"
-    cases = {
+    cases: ClassVar[dict] = {
         "prefill4096": Segment("prefill", 1, 26),
         "decode200": Segment("decode", 1, DECODE_STEPS),
         "batch1": Segment("plain", 1, 24),
@@ -42,7 +43,9 @@ class Mixed(program.Program):
     needs = llama.Llama.needs
 
     def add_options(self, parser):
-        parser.add_argument("--cache", choices=("dynamic", "static"), default="dynamic", help="class of the KV cache")
+        parser.add_argument(
+            "--cache", choices=("dynamic", "static"), default="dynamic", help="class of the KV cache"
+        )
         parser.add_argument("--decode-steps", type=int, default=DECODE_STEPS)
 
     def build(self, options):
@@ -55,7 +58,14 @@ class Mixed(program.Program):
             segment = self.cases[case]
             steps = options.decode_steps if segment.kind == "decode" else segment.steps
             skipped = max(SETTLING, LEARNING, passes + program.LEAST_FORWARDS) if index == 0 else SETTLING
-            run_segment(case, work.step(segment), options, max(steps, skipped + program.LEAST_FORWARDS), skipped, index == 0)
+            run_segment(
+                case,
+                work.step(segment),
+                options,
+                max(steps, skipped + program.LEAST_FORWARDS),
+                skipped,
+                index == 0,
+            )
 
 
 class Work:
@@ -83,7 +93,9 @@ class Work:
         config = self.model.config
         if self.options.cache == "dynamic":
             return DynamicCache(config=config)
-        return StaticCache(config=config, max_cache_len=self.prompt + max(self.options.decode_steps, SETTLING) + 8)
+        return StaticCache(
+            config=config, max_cache_len=self.prompt + max(self.options.decode_steps, SETTLING) + 8
+        )
 
     def step(self, segment: Segment):
         """A function that runs the segment's next forward and returns its logits."""

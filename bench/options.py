@@ -45,7 +45,9 @@ class Run:
 
 def command_line() -> argparse.ArgumentParser:
     """Every option with its default; what values mean is checked in `arguments`."""
-    parser = argparse.ArgumentParser(description="Runs a program natively, under the preloaded library and under peers, and compares.")
+    parser = argparse.ArgumentParser(
+        description="Runs a program natively, under the preloaded library and under peers, and compares."
+    )
     add = parser.add_argument
     add("--lib", type=Path, help="libflextensor.so; needed for the modes flextensor and off")
     add(
@@ -64,13 +66,27 @@ def command_line() -> argparse.ArgumentParser:
         default="native,flextensor",
         help=f"native, flextensor, off (preloaded with FT_ENABLED=0), {', '.join(peers.PEERS)}; or all",
     )
-    add("--match", default="", help="run ours also at the bytes that these peers held (comma separated), in this run or in --against")
-    add("--native-once", action="store_true", help="native for the first build only; the other builds are compared with it")
+    add(
+        "--match",
+        default="",
+        help="run ours also at the bytes that these peers held (comma separated), in this run or in --against",
+    )
+    add(
+        "--native-once",
+        action="store_true",
+        help="native for the first build only; the other builds are compared with it",
+    )
     add("--layers", type=int)
     add("--forwards", type=int, default=20)
     add("--timed", type=int, default=12)
     add("--cases", help="passed to the program")
-    add("--program-option", action="append", default=[], metavar="--KEY=VALUE", help="one more option for the program")
+    add(
+        "--program-option",
+        action="append",
+        default=[],
+        metavar="--KEY=VALUE",
+        help="one more option for the program",
+    )
     add("--device", default="cuda", help="cpu tries the bench itself")
     add("--tiny", action="store_true", help="a very small shape, to try the bench itself")
     add("--quick", action="store_true", help="4 layers, one build, budgets 2 and 4: a first smoke test")
@@ -82,13 +98,40 @@ def command_line() -> argparse.ArgumentParser:
         help="seconds for everything; runs that do not fit are left out and said so",
     )
     add("--wheels", type=Path, help="folder with the peers' wheels, which only their own processes see")
-    add("--peer-budgets", help="as --budgets, for peers; default: those of --budgets that are smaller than the model")
+    add(
+        "--peer-budgets",
+        help="as --budgets, for peers; default: those of --budgets that are smaller than the model",
+    )
     add("--peer-limit", type=float, default=180, help="seconds for one run of a peer")
-    add("--peer-forwards", type=int, default=3, help="checked forwards of a peer in each case, after its preparing ones")
-    add("--peer-loop-seconds", type=float, default=4, help="a peer's loop ends after this, not before two forwards")
-    add("--option", action="append", default=[], metavar="FT_KEY=VALUE", help="one more option for the flextensor runs")
-    add("--against", type=Path, help="results of an earlier run whose native and peer lines these are compared with")
-    add("--shared-gpu", action="store_true", help="other runs share the GPU: outputs count, times and GPU memory do not")
+    add(
+        "--peer-forwards",
+        type=int,
+        default=3,
+        help="checked forwards of a peer in each case, after its preparing ones",
+    )
+    add(
+        "--peer-loop-seconds",
+        type=float,
+        default=4,
+        help="a peer's loop ends after this, not before two forwards",
+    )
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="FT_KEY=VALUE",
+        help="one more option for the flextensor runs",
+    )
+    add(
+        "--against",
+        type=Path,
+        help="results of an earlier run whose native and peer lines these are compared with",
+    )
+    add(
+        "--shared-gpu",
+        action="store_true",
+        help="other runs share the GPU: outputs count, times and GPU memory do not",
+    )
     add("--name", help="of the result files; default: the program's")
     add("--out", type=Path, default=Path(os.environ.get("OUT", HERE / "results")))
     add("--link", nargs="+", help=argparse.SUPPRESS)

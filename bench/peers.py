@@ -36,7 +36,9 @@ def flextensor_py(model, options, budget_bytes, blocks):
     import torch
 
     if importlib.util.find_spec("flextensor._native") is not None:
-        refuse("the flextensor that Python finds here is ours, not the Python library of that name: see --wheels")
+        refuse(
+            "the flextensor that Python finds here is ours, not the Python library of that name: see --wheels"
+        )
     import flextensor
 
     total = torch.cuda.get_device_properties(0).total_memory
@@ -141,7 +143,9 @@ def load(path: Path) -> program.Program:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("peer", choices=PEERS)
-    parser.add_argument("--budget-bytes", type=int, help="GPU bytes for weights, for a peer that takes a budget")
+    parser.add_argument(
+        "--budget-bytes", type=int, help="GPU bytes for weights, for a peer that takes a budget"
+    )
     parser.add_argument("program", type=Path)
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="options of the program")
     given = parser.parse_args(argv)

@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 # Parts of a weight are drawn one after the other, so that all builds draw the same numbers and none needs a second copy on the GPU.
 DRAW_ELEMENTS = 1 << 26
@@ -71,7 +72,7 @@ class Program:
 
     name = ""
     # What a "case" is called, and whatever the program needs to know of it.
-    cases: dict = {}
+    cases: ClassVar[dict] = {}
     layers = 16
     # Class names of the repeated blocks: what those who place weights block by block must be told.
     blocks: tuple[str, ...] = ()
@@ -98,7 +99,9 @@ class Program:
 
 def arguments(program: Program, argv: list[str] | None = None) -> argparse.Namespace:
     """The checked options. Exits with one line for a value that is not allowed."""
-    parser = argparse.ArgumentParser(description=(sys.modules[type(program).__module__].__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=(sys.modules[type(program).__module__].__doc__ or "").splitlines()[0]
+    )
     parser.add_argument(
         "--build",
         choices=("gpu", "cpu", "host"),
@@ -114,7 +117,9 @@ def arguments(program: Program, argv: list[str] | None = None) -> argparse.Names
         default=0.0,
         help=f"end each loop after this many seconds, not before {LEAST_FORWARDS} forwards; 0: run all",
     )
-    parser.add_argument("--cases", default=",".join(program.cases), help="comma separated, in order: %(default)s")
+    parser.add_argument(
+        "--cases", default=",".join(program.cases), help="comma separated, in order: %(default)s"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a very small shape, to try the script itself")
     program.add_options(parser)
@@ -145,7 +150,9 @@ def materialise(make: Callable, options: argparse.Namespace, complete: Callable 
         # Who places weights need not care for the few bytes of buffers.
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False):
-                module.register_buffer(name, buffer.to(options.device), name not in module._non_persistent_buffers_set)
+                module.register_buffer(
+                    name, buffer.to(options.device), name not in module._non_persistent_buffers_set
+                )
     if options.device == "cuda":
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -233,7 +240,9 @@ class Meter:
         }
 
 
-def say_case(case: str, meter: Meter, *, checked_ms, ended_s, timed_ms, timed_window, first: bool, **values) -> None:
+def say_case(
+    case: str, meter: Meter, *, checked_ms, ended_s, timed_ms, timed_window, first: bool, **values
+) -> None:
     """Prints one "case" line. Only the process's first case can say when forwards became steady."""
     median = statistics.median(timed_ms)
     steady = first_steady(checked_ms, median)

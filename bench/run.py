@@ -95,7 +95,9 @@ class Bench:
     def warm_imports(self) -> None:
         """Fills the byte-code cache and the page cache, so that no run pays for being the first on this machine."""
         if self.options.imports:
-            child.run([sys.executable, "-c", self.options.imports], limit_s=120, env=self.environment("native"))
+            child.run(
+                [sys.executable, "-c", self.options.imports], limit_s=120, env=self.environment("native")
+            )
 
     def measure_link(self) -> int:
         """Names the machine and measures its link; returns 0, or the exit code of a machine on which nothing can run."""
@@ -115,7 +117,10 @@ class Bench:
         return 0
 
     def weights_bytes(self) -> int | None:
-        return next((line["weights_bytes"] for line in [*self.lines, *self.earlier] if line.get("weights_bytes")), None)
+        return next(
+            (line["weights_bytes"] for line in [*self.lines, *self.earlier] if line.get("weights_bytes")),
+            None,
+        )
 
     def modes_of(self, run: Run) -> list[measure.Mode]:
         """The run with its budget in bytes: one mode, or one for each run of the peer whose bytes it is to have."""
@@ -136,7 +141,13 @@ class Bench:
             return
         for mode in modes:
             weights = self.weights_bytes()
-            if mode.is_peer and mode.budget_bytes and weights and mode.budget_bytes >= weights and self.options.peer_budgets is None:
+            if (
+                mode.is_peer
+                and mode.budget_bytes
+                and weights
+                and mode.budget_bytes >= weights
+                and self.options.peer_budgets is None
+            ):
                 continue
             self.run_one(run.build, mode)
 
@@ -179,7 +190,9 @@ class Bench:
         if streams:
             settings.update(text.split("=", 1) for text in options.option)
         with sampler.Sampler() as memory:
-            outcome = child.run(self.command(build, mode), limit_s=limit, env=self.environment(mode.name, settings))
+            outcome = child.run(
+                self.command(build, mode), limit_s=limit, env=self.environment(mode.name, settings)
+            )
         report = child.read_report(path) if streams else None
         if streams:
             with self.reports.open("a") as file:
@@ -190,7 +203,11 @@ class Bench:
         self.keep(outcome, measure.case_lines(mode, outcome, report, device, host))
         cases = " ".join(f"{case['case']} {case['ms']:.1f}" for case in outcome.events("case"))
         self.note(f"{name}: {outcome.failure or 'done'} in {outcome.wall_s:.0f} s; {cases}")
-        said = [line for line in outcome.stderr_tail(60) if "flextensor" in line.lower()][-12:] if not mode.is_peer else []
+        said = (
+            [line for line in outcome.stderr_tail(60) if "flextensor" in line.lower()][-12:]
+            if not mode.is_peer
+            else []
+        )
         if outcome.failure or not outcome.events("end"):
             (self.left_out if mode.is_peer else self.failures).append(name)
             said = outcome.stderr_tail(1 if outcome.returncode == program.MISSING else child.STDERR_LINES)

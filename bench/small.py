@@ -4,6 +4,8 @@ Every expert of every block is used in each forward, for its own part of the tok
 others, not routing. What all measured programs share is left to `program.py`.
 """
 
+from typing import ClassVar
+
 import program
 
 WIDTH, EXPERT_WIDTH, EXPERTS, VOCABULARY = 1024, 1536, 64, 4096
@@ -58,12 +60,14 @@ class Small(program.Program):
     """Many tokens for each expert, and one."""
 
     name = "small"
-    cases = {"tokens16384": 256, "tokens64": 1}
+    cases: ClassVar[dict] = {"tokens16384": 256, "tokens64": 1}
     layers = 16
     blocks = ("ExpertBlock",)
 
     def shape(self, options) -> tuple[int, int, int]:
-        return (TINY_WIDTH, TINY_EXPERT_WIDTH, TINY_EXPERTS) if options.tiny else (WIDTH, EXPERT_WIDTH, EXPERTS)
+        return (
+            (TINY_WIDTH, TINY_EXPERT_WIDTH, TINY_EXPERTS) if options.tiny else (WIDTH, EXPERT_WIDTH, EXPERTS)
+        )
 
     def build(self, options):
         return program.materialise(lambda: make_model(options.layers, *self.shape(options)), options)
@@ -72,7 +76,9 @@ class Small(program.Program):
         import torch
 
         tokens = self.shape(options)[2] * (min(self.cases[case], 4) if options.tiny else self.cases[case])
-        chosen = torch.randint(0, VOCABULARY, (tokens,), device=options.device, generator=program.seeded(options))
+        chosen = torch.randint(
+            0, VOCABULARY, (tokens,), device=options.device, generator=program.seeded(options)
+        )
         return lambda: model(chosen)
 
 

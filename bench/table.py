@@ -62,7 +62,12 @@ def group(lines: list[dict]) -> dict[tuple, dict[str, dict]]:
     return dict(
         sorted(
             runs.items(),
-            key=lambda item: (item[0][0] or 0, {"gpu": 0, "host": 1}.get(item[0][1], 2), rank.get(item[0][2], 4), item[0][3] or 0),
+            key=lambda item: (
+                item[0][0] or 0,
+                {"gpu": 0, "host": 1}.get(item[0][1], 2),
+                rank.get(item[0][2], 4),
+                item[0][3] or 0,
+            ),
         )
     )
 
@@ -101,7 +106,9 @@ def head(newest: dict, program: str) -> str:
 
 def pipes(rows: list[list[str]]) -> str:
     """The first row is the header."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [rows[0], ["---"] * len(rows[0]), *rows[1:]])
+    return "\n".join(
+        "| " + " | ".join(cells) + " |" for cells in [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    )
 
 
 def run_row(key: tuple, cases: dict[str, dict], wanted: list[str]) -> list[str]:
@@ -110,8 +117,13 @@ def run_row(key: tuple, cases: dict[str, dict], wanted: list[str]) -> list[str]:
         (line["first_steady_s"] for line in cases.values() if line.get("first_steady_s") is not None), None
     )
     # A peer makes its weights in the host's memory always; of ours it is worth saying.
-    name = measure.Mode(mode, budget).label + ("" if build in ("gpu", "host") else f", built on the {build.upper()}" if build else "")
-    sizes = [largest(cases, key) for key in ("weights_gpu_bytes", "streamed_bytes", "host_bytes", "host_seen_bytes")]
+    name = measure.Mode(mode, budget).label + (
+        "" if build in ("gpu", "host") else f", built on the {build.upper()}" if build else ""
+    )
+    sizes = [
+        largest(cases, key)
+        for key in ("weights_gpu_bytes", "streamed_bytes", "host_bytes", "host_seen_bytes")
+    ]
     return [
         name,
         *(time_cell(cases.get(case)) for case in wanted),
@@ -131,7 +143,14 @@ def markdown(lines: list[dict], builds: list[str] | None = None) -> str:
         runs = {key: cases for key, cases in group(mine).items() if builds is None or key[1] in builds}
         wanted = list(dict.fromkeys(line["case"] for line in mine))
         columns = ["run", *(f"{CASES.get(case, case)} ms" for case in wanted)]
-        columns += ["weights on the GPU", "streamed a pass", "pinned host", "host in all", "first steady", "equal"]
+        columns += [
+            "weights on the GPU",
+            "streamed a pass",
+            "pinned host",
+            "host in all",
+            "first steady",
+            "equal",
+        ]
         table = pipes([columns, *(run_row(key, cases, wanted) for key, cases in runs.items())])
         note = "Milliseconds are medians; in brackets the bound, max(native, (weights - GPU bytes) / link), and measured / bound."
         sections.append(f"{head(mine[-1], program)}\n{note}\n\n{table}")

@@ -3,6 +3,8 @@
 Needs diffusers; nothing is downloaded. What all measured programs share is left to `program.py`.
 """
 
+from typing import ClassVar
+
 import program
 
 SHAPE = dict(
@@ -43,10 +45,16 @@ class UNet(program.Program):
     """One denoising step: with guidance (two samples) and without."""
 
     name = "unet"
-    cases = {"batch2": 2, "batch1": 1}
+    cases: ClassVar[dict] = {"batch2": 2, "batch1": 1}
     # The shape is the published one; --layers does not change it.
     layers = 1
-    blocks = ("DownBlock2D", "CrossAttnDownBlock2D", "UNetMidBlock2DCrossAttn", "CrossAttnUpBlock2D", "UpBlock2D")
+    blocks = (
+        "DownBlock2D",
+        "CrossAttnDownBlock2D",
+        "UNetMidBlock2DCrossAttn",
+        "CrossAttnUpBlock2D",
+        "UpBlock2D",
+    )
     needs = ("diffusers",)
 
     def build(self, options):
@@ -65,7 +73,10 @@ class UNet(program.Program):
 
         sample = draw(batch, 4, shape["sample_size"], shape["sample_size"])
         text = draw(batch, TEXT_TOKENS, shape["cross_attention_dim"])
-        added = {"text_embeds": draw(batch, pooled), "time_ids": torch.full((batch, 6), 512.0, device=options.device)}
+        added = {
+            "text_embeds": draw(batch, pooled),
+            "time_ids": torch.full((batch, 6), 512.0, device=options.device),
+        }
         time_step = torch.full((1,), 500.0, device=options.device)
         return lambda: model(
             sample, time_step, encoder_hidden_states=text, added_cond_kwargs=added, return_dict=False

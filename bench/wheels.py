@@ -21,7 +21,9 @@ def unpack(folder: Path, into: Path) -> dict[str, Path]:
         name = OWN_FOLDERS.get(wheel.name.partition("-")[0].lower(), SHARED)
         try:
             with zipfile.ZipFile(wheel) as archive:
-                if any(".data/purelib/" in entry or ".data/platlib/" in entry for entry in archive.namelist()):
+                if any(
+                    ".data/purelib/" in entry or ".data/platlib/" in entry for entry in archive.namelist()
+                ):
                     raise ValueError(f"{wheel.name}: has parts that only an installer can place")
                 archive.extractall(into / name)
         except zipfile.BadZipFile:

@@ -5,6 +5,7 @@ import json
 import sys
 import types
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -78,7 +79,9 @@ def test_small_weights_are_small_and_the_diffusion_model_is_large():
         denoiser = sys.modules["diffusion"].make_model(diffusion.layers, 5120, 13824, 40)
     sizes = [parameter.numel() * 2 for parameter in experts.parameters()]
     assert max(sizes) < 10 << 20 and sum(sizes) / 2**30 == pytest.approx(6, abs=0.1)
-    assert sum(parameter.numel() * 2 for parameter in denoiser.parameters()) / 2**30 == pytest.approx(11.3, abs=0.1)
+    assert sum(parameter.numel() * 2 for parameter in denoiser.parameters()) / 2**30 == pytest.approx(
+        11.3, abs=0.1
+    )
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
@@ -88,7 +91,9 @@ def test_changing_work_is_hashed_step_by_step_and_is_the_same_in_each_run(cache,
     assert [case["case"] for case in first] == list(mixed.cases)
     assert [case["step_digests"] for case in first] == [case["step_digests"] for case in second]
     decode = first[1]
-    assert len(decode["step_digests"]) == 13 and len(decode["checked_ms"]) == 10 and len(decode["timed_ms"]) == 3
+    assert (
+        len(decode["step_digests"]) == 13 and len(decode["checked_ms"]) == 10 and len(decode["timed_ms"]) == 3
+    )
     # Each decode step sees one token more than the one before.
     assert len(set(decode["step_digests"])) > 1
 
@@ -102,7 +107,7 @@ class Counting(program.Program):
     """Forwards that count themselves; from the third call on they say so in their output, if asked to."""
 
     name = "counting"
-    cases = {"only": None, "again": None}
+    cases: ClassVar[dict] = {"only": None, "again": None}
 
     def __init__(self, drifts: bool = False):
         self.calls, self.drifts = 0, drifts
@@ -130,7 +135,15 @@ def test_preparing_forwards_are_added_to_the_first_case_only(capsys):
 
 def test_a_limit_of_seconds_ends_loops_but_neither_preparing_forwards_nor_the_first_two(capsys):
     lines = run(
-        capsys, Counting(), "--forwards", "50", "--timed", "50", "--loop-seconds", "1e-9", place=lambda m, o: (m, 4)
+        capsys,
+        Counting(),
+        "--forwards",
+        "50",
+        "--timed",
+        "50",
+        "--loop-seconds",
+        "1e-9",
+        place=lambda m, o: (m, 4),
     )
     assert [(len(case["checked_ms"]), len(case["timed_ms"])) for case in lines["case"]] == [(6, 2), (2, 2)]
 
@@ -185,7 +198,9 @@ def test_flextensor_is_given_the_blocks_and_its_budget_as_a_fraction_of_the_gpu(
 
 def test_our_own_package_is_not_taken_for_the_peer_of_its_name(stand_in, monkeypatch, capsys):
     stand_in("flextensor")
-    monkeypatch.setattr(peers.importlib.util, "find_spec", lambda name: "found" if name == "flextensor._native" else None)
+    monkeypatch.setattr(
+        peers.importlib.util, "find_spec", lambda name: "found" if name == "flextensor._native" else None
+    )
     with pytest.raises(SystemExit) as end:
         peers.flextensor_py("model", None, 1, ())
     assert end.value.code == program.MISSING and "is ours" in capsys.readouterr().err
@@ -196,12 +211,18 @@ def test_group_offload_gets_the_module_that_holds_the_blocks(stand_in):
     options = program.arguments(measured, [*TINY, "--build", "host"])
     seen = {}
     stand_in("diffusers")
-    stand_in("diffusers.hooks", apply_group_offloading=lambda module, **given: seen.update(given, module=module))
+    stand_in(
+        "diffusers.hooks", apply_group_offloading=lambda module, **given: seen.update(given, module=module)
+    )
     with torch.no_grad():
         model = torch.nn.ModuleDict({"inner": measured.build(options), "head": torch.nn.Linear(2, 2)})
     placed, _ = peers.diffusers_group(model, options, None, measured.blocks)
     assert seen["module"] is model["inner"] and placed is model
-    assert (seen["offload_type"], seen["num_blocks_per_group"], seen["use_stream"]) == ("block_level", 1, False)
+    assert (seen["offload_type"], seen["num_blocks_per_group"], seen["use_stream"]) == (
+        "block_level",
+        1,
+        False,
+    )
 
 
 def test_a_model_without_such_blocks_is_refused():
