@@ -15,7 +15,7 @@ import program
 
 PROMPT, DECODE_STEPS = 4096, 200
 # Steps after a change of shape that do not count, and those at the start of the process.
-SETTLING, LEARNING = 10, 14
+SETTLING, LEARNING = 10, 28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Mixed(program.Program):
 
     name = "mixed"
     cases: ClassVar[dict] = {
-        "prefill4096": Segment("prefill", 1, 26),
+        "prefill4096": Segment("prefill", 1, 40),
         "decode200": Segment("decode", 1, DECODE_STEPS),
         "batch1": Segment("plain", 1, 24),
         "batch64": Segment("plain", 64, 24),

@@ -140,6 +140,12 @@ def test_a_share_of_computing_near_that_of_copying_loosens_the_target():
         assert bool(judged(line(ms=bound * 1.06), native)[0]["misses"]) is missed
 
 
+def test_a_time_below_the_bound_is_no_success():
+    bound = 18 * GIB / 55e9 * 1e3
+    assert judged(line(ms=bound * 0.98), line("native"))[0]["misses"] == []
+    assert "faster than the bound" in judged(line(ms=bound * 0.9), line("native"))[0]["misses"][0]
+
+
 @pytest.mark.parametrize("program, allowed", [("diffusion", 1.01), ("mixed", 1.10)])
 def test_programs_with_a_target_of_their_own_are_held_to_it(program, allowed):
     native = line("native", program=program) | dict(ms=1000.0)
