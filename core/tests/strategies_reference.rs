@@ -120,7 +120,12 @@ impl Case {
     fn expect(&self, strategy: &str, parameters: &[(&str, i64)], overhead: f64, mib: f64) -> Selection {
         let found = self.ask(strategy, parameters);
         assert!(found.estimate.valid, "{} {strategy}: {:?}", self.name, found.estimate);
-        self.no_worse(strategy, (found.estimate.overhead, found.estimate.peak_bytes), DIGITS, (overhead, mib));
+        self.no_worse(
+            strategy,
+            (found.estimate.overhead, found.estimate.peak_bytes),
+            DIGITS,
+            (overhead, mib),
+        );
         found
     }
 
@@ -139,7 +144,11 @@ impl Case {
         let made = plan(&self.request((mib * MIB as f64) as u64)).unwrap();
         let compute: f64 = self.durations.iter().sum();
         let ours = made.predicted_ms / compute - 1.0;
-        println!("{:>3} ours at {mib} MiB: overhead {ours:.4}, peak {} MiB", self.name, made.peak_bytes / MIB);
+        println!(
+            "{:>3} ours at {mib} MiB: overhead {ours:.4}, peak {} MiB",
+            self.name,
+            made.peak_bytes / MIB
+        );
         assert_eq!(made.budget_missed(), None);
         self.no_worse("planner", (ours, made.peak_bytes), HAND_OVERS, (overhead, mib));
     }
@@ -151,8 +160,12 @@ const LEAST_TWO: &[(&str, i64)] = &[("min_blocks", 2)];
 const LEAST_FOUR: &[(&str, i64)] = &[("min_blocks", 4)];
 
 /// The strategies that need a budget.
-const BUDGET_FILLS: [&str; 4] =
-    ["BudgetFillStrategy", "BudgetFillGreedyStrategy", "BudgetFillLayerDEStrategy", "BudgetFillTensorDEStrategy"];
+const BUDGET_FILLS: [&str; 4] = [
+    "BudgetFillStrategy",
+    "BudgetFillGreedyStrategy",
+    "BudgetFillLayerDEStrategy",
+    "BudgetFillTensorDEStrategy",
+];
 
 #[test]
 fn case_a_slow_layers_and_no_budget() {
@@ -171,9 +184,11 @@ fn case_a_slow_layers_and_no_budget() {
 #[test]
 fn case_c_layers_too_fast_to_hide_anything() {
     let case = Case::eight("C", 0.5, None);
-    for (name, parameters) in
-        [("KnapsackBlockStrategy", FOUR), ("GlobalOffloadStrategy", TWO_TO_FOUR), ("AdaptiveStrategy", LEAST_TWO)]
-    {
+    for (name, parameters) in [
+        ("KnapsackBlockStrategy", FOUR),
+        ("GlobalOffloadStrategy", TWO_TO_FOUR),
+        ("AdaptiveStrategy", LEAST_TWO),
+    ] {
         let found = case.expect(name, parameters, 0.0, 512.0);
         assert_eq!(found.estimate.streamed_bytes, 0);
         assert_eq!(found.blocks.total_bytes(), 0, "nothing streams, so no block is needed");
@@ -192,7 +207,11 @@ fn case_d_a_budget_of_half() {
         [("KnapsackBlockStrategy", FOUR), ("BudgetFillStrategy", FOUR), ("AdaptiveStrategy", LEAST_FOUR)]
     {
         let found = case.ask(name, parameters);
-        assert!(found.estimate.valid || found.estimate.peak_bytes <= 320 * MIB, "{name}: {:?}", found.estimate);
+        assert!(
+            found.estimate.valid || found.estimate.peak_bytes <= 320 * MIB,
+            "{name}: {:?}",
+            found.estimate
+        );
     }
 }
 

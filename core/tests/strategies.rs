@@ -1,0 +1,431 @@
+//! What holds for every strategy, on random profiles; and that our own planner never streams more than any of
+//! them for the same time.
+#![allow(clippy::unwrap_used, reason = "a test panics when something is missing, and may show its figures")]
+
+mod models;
+
+use flextensor_core::CoreError;
+use flextensor_core::link::LinkCurve;
+use flextensor_core::plan::{Plan, PlanRequest, StayReason, plan};
+use flextensor_core::simulate::simulate;
+use flextensor_core::strategy::{
+    Parameters, Planned, Question, StrategyError, Value, by_name, has_transfer_gaps, names,
+};
+use flextensor_core::units::{ModelId, UnitId};
+use models::{PAGE, chain, pass, unit};
+use proptest::prelude::*;
+
+fn parameters(given: &[(&str, Value)]) -> Parameters {
+    given.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+}
+
+/// Parameters with which the searches of a strategy stay short.
+fn quick(name: &str) -> Parameters {
+    let searches =
+        name == "GlobalTensorSelectionStrategy" || name.starts_with("BudgetFill") && !name.contains("Greedy");
+    if searches {
+        parameters(&[("pop_size", Value::Whole(6)), ("epoch", Value::Whole(8))])
+    } else {
+        Parameters::new()
+    }
+}
+
+/// What a strategy makes of a request; none when it has no answer, which only those that fill a budget may say.
+fn planned(name: &str, request: &PlanRequest) -> Option<Planned> {
+    match by_name(name, &quick(name)).unwrap().plan(request) {
+        Ok(planned) => Some(planned),
+        Err(StrategyError::NotApplicable { .. }) if name.starts_with("BudgetFill") => None,
+        Err(error) => panic!("{name}: {error}"),
+    }
+}
+
+/// Panics when a plan contradicts its request or itself.
+fn check(name: &str, request: &PlanRequest, plan: &Plan) {
+    let streamed: u64 = plan.placements.iter().map(|placement| placement.streamed_pages).sum();
+    assert_eq!(plan.placements.len(), request.units.len(), "{name}");
+    assert_eq!(request.fixed_bytes + plan.resident_bytes + streamed * PAGE, request.total_bytes(), "{name}");
+    assert_eq!(plan.peak_bytes, request.fixed_bytes + plan.resident_bytes + plan.ring_bytes, "{name}");
+    assert_eq!(plan.budget_missed().is_none(), request.budget.is_none_or(|budget| plan.peak_bytes <= budget));
+    for (unit, placement) in request.units.iter().zip(&plan.placements) {
+        assert!(placement.streamed_pages == 0 || unit.stay.is_none(), "{name} streams {unit:?}");
+        assert!(placement.streamed_pages <= unit.pages, "{name}");
+        assert_eq!(plan.run(unit.id).map_or(0, |run| run.pages), placement.streamed_pages, "{name}");
+    }
+    let simulated = simulate(request, plan, false).unwrap();
+    assert!((simulated.cycle_ms - plan.predicted_ms).abs() <= 1e-9 * plan.predicted_ms, "{name}");
+    assert_eq!(simulated.copied_bytes, plan.streamed_bytes, "{name}");
+}
+
+/// Layers of a few tensors each; some stay, some layers have none. `divisible`: the part of the tensors that can
+/// be split.
+fn requests(divisible: f64) -> impl Strategy<Value = PlanRequest> {
+    let tensor = (1..40u64, prop::bool::weighted(divisible), prop::bool::weighted(0.05));
+    let layer = (prop::collection::vec(tensor, 0..5), 0.0..3.0f64);
+    (prop::collection::vec(layer, 1..10), 5.0..60.0f64, prop::option::of(0.1..1.1f64), 0..20u64).prop_map(
+        |(layers, link, part, fixed)| {
+            let mut request = PlanRequest {
+                link: LinkCurve::flat(link),
+                fixed_bytes: fixed * PAGE,
+                units: Vec::new(),
+                ..PlanRequest::default()
+            };
+            let mut uses = Vec::new();
+            for (at, (tensors, ms)) in layers.iter().enumerate() {
+                for (tensor, &(pages, splittable, stays)) in tensors.iter().enumerate() {
+                    let id = request.units.len() as u32;
+                    let mut unit = unit(id, pages, splittable);
+                    unit.name = format!("layers.{at}.{tensor}");
+                    unit.stay = stays.then_some(StayReason::Excluded);
+                    request.units.push(unit);
+                    uses.push((id, ms / tensors.len() as f64, id));
+                }
+            }
+            request.passes = vec![pass(1, &uses, 0.1)];
+            request.budget = part.map(|part| (request.total_bytes() as f64 * part) as u64);
+            request
+        },
+    )
+}
+
+/// Panics when a strategy streams less than our planner in the same time, by more than so many pages.
+fn rival(request: &PlanRequest, pages: u64) {
+    let ours = plan(request).unwrap();
+    for name in names() {
+        let Some(Planned { plan: theirs, .. }) = planned(name, request) else { continue };
+        // A plan that misses the budget is no rival of one that keeps it.
+        if theirs.peak_bytes > request.budget.unwrap_or(u64::MAX) {
+            continue;
+        }
+        assert_eq!(ours.budget_missed(), None, "{name} meets the budget");
+        assert!(
+            theirs.predicted_ms > ours.predicted_ms
+                || theirs.streamed_bytes + pages * PAGE >= ours.streamed_bytes,
+            "{name}: {} ms, {} pages; ours {} ms, {} pages",
+            theirs.predicted_ms,
+            theirs.streamed_bytes / PAGE,
+            ours.predicted_ms,
+            ours.streamed_bytes / PAGE
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) })]
+
+    #[test]
+    fn every_strategy_makes_plans_that_hold_together(request in requests(0.8)) {
+        let ours = plan(&request).unwrap();
+        for name in names() {
+            let Some(found) = planned(name, &request) else { continue };
+            check(name, &request, &found.plan);
+            prop_assert!((found.plan.bound_ms - ours.bound_ms).abs() <= 1e-9 * ours.bound_ms, "{}", name);
+            prop_assert_eq!(planned(name, &request), Some(found), "{} is not reproducible", name);
+        }
+    }
+
+    #[test]
+    fn every_selection_names_tensors_that_exist_and_blocks_that_hold_them(request in requests(0.8)) {
+        let question = Question::of_request(&request);
+        for name in names() {
+            let strategy = by_name(name, &quick(name)).unwrap();
+            let Ok(selection) = strategy.select(&question) else { continue };
+            let mut streamed_bytes = 0;
+            prop_assert_eq!(selection.streamed.len(), question.layers.len());
+            for (at, (layer, chosen)) in question.layers.iter().zip(&selection.streamed).enumerate() {
+                prop_assert!(chosen.windows(2).all(|pair| pair[0] < pair[1]), "{}: {:?}", name, chosen);
+                let bytes: u64 = chosen.iter().map(|&tensor| layer.tensors[tensor].bytes).sum();
+                streamed_bytes += bytes;
+                prop_assert_eq!(selection.starts[at].is_some(), bytes > 0);
+                if let Some(block) = selection.blocks.of_layer[at] {
+                    prop_assert!(bytes > 0 && bytes <= selection.blocks.bytes[block], "{}", name);
+                }
+            }
+            let estimate = selection.estimate;
+            prop_assert_eq!(estimate.streamed_bytes, streamed_bytes, "{}", name);
+            let peak = question.total_bytes() - streamed_bytes + selection.blocks.total_bytes();
+            prop_assert_eq!(estimate.peak_bytes, peak, "{}", name);
+            prop_assert!(estimate.overhead >= 0.0);
+            if let (true, Some(budget)) = (estimate.valid, question.budget) {
+                prop_assert!(estimate.peak_bytes <= budget, "{}", name);
+            }
+        }
+    }
+
+    #[test]
+    fn our_planner_never_streams_more_than_any_strategy_for_the_same_time(request in requests(1.0)) {
+        rival(&request, 0);
+    }
+
+    #[test]
+    fn what_cannot_be_split_makes_ours_stream_less_than_one_such_weight_more(request in requests(0.5)) {
+        let whole = request.units.iter().filter(|unit| !unit.splittable).map(|unit| unit.pages);
+        rival(&request, whole.max().unwrap_or(0));
+    }
+}
+
+fn refusal(name: &str, given: &[(&str, Value)]) -> String {
+    by_name(name, &parameters(given)).unwrap_err().to_string()
+}
+
+#[test]
+fn a_name_that_is_no_strategy_is_refused_with_all_that_are() {
+    let refused = refusal("knapsack", &[]);
+    assert!(
+        refused.contains("`knapsack`") && refused.contains("KnapsackStrategy, KnapsackBlockStrategy"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_parameter_that_a_strategy_does_not_have_is_refused_with_all_that_it_has() {
+    let refused = refusal("GreedyStrategy", &[("cyclic", Value::Flag(true))]);
+    assert_eq!(
+        refused,
+        "GreedyStrategy has no parameter `cyclic`: allowed are threshold_mb, n_blocks, scale"
+    );
+}
+
+#[test]
+fn every_value_that_is_not_allowed_is_named_with_what_is() {
+    let text = |text: &str| Value::Text(text.to_owned());
+    for (name, parameter, value, allowed) in [
+        ("KnapsackStrategy", "scale", Value::Number(0.0), "a number above 0"),
+        ("KnapsackStrategy", "scale", Value::Number(f64::NAN), "a number above 0"),
+        ("KnapsackStrategy", "n_blocks", Value::Whole(1), "a whole number from 2 on"),
+        ("KnapsackStrategy", "cyclic", Value::Whole(1), "true or false"),
+        ("KnapsackBlockStrategy", "group_size", Value::Whole(0), "a whole number from 1 on"),
+        ("AdaptiveKnapsackStrategy", "loader_type", text("magic"), "strategy, raw_block_transfer"),
+        ("NthLayerStrategy", "nth_layer", Value::Whole(0), "a whole number from 1 on"),
+        ("GlobalOffloadStrategy", "min_blocks", Value::Whole(5), "at most max_blocks, which is 4"),
+        ("GlobalOffloadStrategy", "assignment_strategy", text("random"), "OptimizedRoundRobinAssignment"),
+        ("GlobalTensorSelectionStrategy", "optimizer", text("GA"), "DE, SA"),
+        ("GlobalTensorSelectionStrategy", "seed_ratio", Value::Number(1.5), "a number from 0 to 1"),
+        ("GlobalTensorSelectionStrategy", "scale_ub", Value::Number(0.5), "a number not below scale"),
+        ("GlobalTensorSelectionStrategy", "seed", Value::Whole(-1), "a whole number from 0 on"),
+        ("AdaptiveStrategy", "min_blocks", Value::Whole(5), "at most n_blocks, which is 4"),
+        ("BudgetFillStrategy", "n_blocks", Value::Whole(1), "2 and more"),
+        ("BudgetFillGreedyStrategy", "threshold_mb", Value::Number(-1.0), "a number of MiB from 0 on"),
+    ] {
+        let refused = refusal(name, &[(parameter, value.clone())]);
+        assert!(
+            refused.contains(name) && refused.contains(&format!("`{parameter}` is {value}")),
+            "{refused}"
+        );
+        assert!(refused.contains(allowed), "{refused} should say: {allowed}");
+    }
+}
+
+#[test]
+fn none_is_the_default_and_whole_numbers_are_numbers() {
+    for name in names() {
+        let none = by_name(name, &parameters(&[("threshold_mb", Value::None)])).unwrap();
+        assert_eq!(format!("{none:?}"), format!("{:?}", by_name(name, &Parameters::new()).unwrap()));
+        assert_eq!(none.name(), name);
+    }
+    assert!(by_name("KnapsackBlockStrategy", &parameters(&[("scale", Value::Whole(1))])).is_ok());
+}
+
+#[test]
+fn texts_become_the_values_they_look_like() {
+    for (text, value) in [
+        ("none", Value::None),
+        ("True", Value::Flag(true)),
+        (" 3 ", Value::Whole(3)),
+        ("0.5", Value::Number(0.5)),
+        ("SA", Value::Text("SA".to_owned())),
+    ] {
+        assert_eq!(Value::parse(text), value, "{text}");
+    }
+}
+
+#[test]
+fn requests_that_contradict_themselves_are_refused_as_by_the_planner() {
+    let mut twice = chain(&[4, 4], 1.0, true);
+    twice.units[1].id = UnitId(0);
+    let mut unknown = chain(&[4], 1.0, true);
+    unknown.passes[0].uses[0].unit = UnitId(9);
+    let mut no_page = chain(&[4], 1.0, true);
+    no_page.page_bytes = 0;
+    for (request, error) in [
+        (twice, CoreError::DuplicateUnit { unit: UnitId(0) }),
+        (unknown, CoreError::UnknownUnit { unit: UnitId(9) }),
+        (no_page, CoreError::ZeroPageSize),
+    ] {
+        for name in names() {
+            let strategy = by_name(name, &Parameters::new()).unwrap();
+            assert_eq!(strategy.plan(&request).unwrap_err(), StrategyError::Core(error.clone()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn odd_models_and_times_get_a_plan_from_everyone() {
+    let mut bad_times = chain(&[8, 8, 8], 1.0, true);
+    bad_times.passes[0].uses[0].compute_ms = f64::NAN;
+    bad_times.passes[0].uses[1].compute_ms = -3.0;
+    bad_times.budget = Some(20 * PAGE);
+    let mut no_time = chain(&[8, 8, 8, 8], 0.0, true);
+    no_time.budget = Some(24 * PAGE);
+    let mut impossible = chain(&[8, 8, 8], 1.0, false);
+    impossible.budget = Some(0);
+    for request in [PlanRequest::default(), chain(&[8], 1.0, true), bad_times, no_time, impossible] {
+        for name in names() {
+            if let Some(found) = planned(name, &request) {
+                check(name, &request, &found.plan);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_strategy_streams_something_when_half_of_the_model_fits() {
+    let mut request = chain(&[16; 12], 2.0, true);
+    request.units.iter_mut().zip(0..).for_each(|(unit, at)| unit.name = format!("layers.{at}.weight"));
+    request.budget = Some(request.total_bytes() / 2);
+    for name in names() {
+        let plan = planned(name, &request).expect(name).plan;
+        assert!(plan.streamed_bytes > 0, "{name}");
+        // Every other layer is half of them, and the ring comes on top of the other half.
+        let meets = plan.budget_missed().is_none();
+        assert!(meets || name == "NthLayerStrategy", "{name}: {:?}", plan.notes);
+    }
+}
+
+#[test]
+fn a_weight_that_two_layers_use_stays_and_idle_ones_go_first() {
+    let mut request = chain(&[16, 16, 16, 16], 2.0, true);
+    request.passes = vec![pass(1, &[(0, 1.0, 0), (1, 1.0, 1), (2, 1.0, 2), (0, 1.0, 3)], 0.0)];
+    request.budget = Some(40 * PAGE);
+    let plan = planned("GlobalOffloadStrategy", &request).unwrap().plan;
+    assert_eq!(plan.streamed_pages(UnitId(0)), 0, "used twice");
+    assert!(plan.streamed_pages(UnitId(3)) > 0, "never used");
+}
+
+#[test]
+fn layers_are_the_blocks_that_names_tell_and_else_the_owners() {
+    let mut request = chain(&[4, 4, 4, 4], 1.0, true);
+    for (unit, name) in
+        request.units.iter_mut().zip(["embed.weight", "layers.0.a", "layers.0.b", "layers.1.a"])
+    {
+        unit.name = name.to_owned();
+    }
+    let question = Question::of_request(&request);
+    let layers: Vec<_> = question
+        .layers
+        .iter()
+        .map(|layer| (layer.label.as_str(), layer.tensors.len(), layer.duration_ms))
+        .collect();
+    assert_eq!(layers, [("owner 0", 1, 1.0), ("layers.0", 2, 2.0), ("layers.1", 1, 1.0)]);
+}
+
+#[test]
+fn gaps_are_seen_and_copies_are_rearranged_into_them() {
+    let mut request = chain(&[40, 1, 40, 1, 40], 1.0, true);
+    request.units[1].stay = Some(StayReason::Excluded);
+    request.units[3].stay = Some(StayReason::Excluded);
+    // A copy takes 1.5 layers: too long for one, short enough for two.
+    request.link = LinkCurve::flat(40.0 * PAGE as f64 / 1.5 / 1e6);
+    let every = by_name("NthLayerStrategy", &parameters(&[("nth_layer", Value::Whole(2))])).unwrap();
+    let selection = every.select(&Question::of_request(&request)).unwrap();
+    assert!(has_transfer_gaps(&selection));
+    assert_eq!(selection.starts, [None, None, Some(0), None, Some(0)]);
+    assert_eq!(selection.estimate.overhead, 0.0, "{:?}", selection.estimate);
+}
+
+#[test]
+fn the_first_layer_is_streamed_only_where_passes_wrap_around() {
+    let request = chain(&[4; 6], 5.0, true);
+    let question = Question::of_request(&request);
+    for (cyclic, first) in [(true, vec![0]), (false, vec![])] {
+        let strategy = by_name("KnapsackStrategy", &parameters(&[("cyclic", Value::Flag(cyclic))])).unwrap();
+        let selection = strategy.select(&question).unwrap();
+        assert_eq!(selection.streamed[0], first);
+        assert!(selection.estimate.valid);
+    }
+}
+
+#[test]
+fn tensors_below_the_threshold_stay() {
+    let request = chain(&[4, 1, 4, 1, 4], 5.0, true);
+    let question = Question::of_request(&request);
+    for name in
+        ["KnapsackStrategy", "GreedyStrategy", "GlobalOffloadStrategy", "GlobalTensorSelectionStrategy"]
+    {
+        let strategy = by_name(name, &parameters(&[("threshold_mb", Value::Whole(3))])).unwrap();
+        let selection = strategy.select(&question).unwrap();
+        let streams = |layer: usize| !selection.streamed[layer].is_empty();
+        assert!(!streams(1) && !streams(3) && streams(2), "{name}: {:?}", selection.streamed);
+    }
+}
+
+#[test]
+fn a_group_of_layers_shares_the_time_of_the_group_before() {
+    // Of every two layers one computes long: alone it hides everything, the other one nothing.
+    let mut request = chain(&[10; 8], 1.0, true);
+    for (at, used) in request.passes[0].uses.iter_mut().enumerate() {
+        used.compute_ms = if at % 2 == 0 { 4.0 } else { 0.0 };
+    }
+    request.link = LinkCurve::flat(10.0 * PAGE as f64 / 2.0 / 1e6);
+    let question = Question::of_request(&request);
+    let streamed = |group| {
+        let given = parameters(&[("group_size", Value::Whole(group))]);
+        let selection = by_name("KnapsackBlockStrategy", &given).unwrap().select(&question).unwrap();
+        selection.streamed.iter().filter(|layer| !layer.is_empty()).count()
+    };
+    assert_eq!((streamed(1), streamed(2)), (4, 6));
+}
+
+#[test]
+fn another_seed_may_answer_otherwise_but_the_same_one_never_does() {
+    let mut request = chain(&[13, 7, 22, 5, 17, 9, 30, 11, 8, 3, 19, 12], 0.3, true);
+    request.budget = Some(request.total_bytes() * 3 / 5);
+    let question = Question::of_request(&request);
+    for (name, optimizer) in [
+        ("GlobalTensorSelectionStrategy", "DE"),
+        ("GlobalTensorSelectionStrategy", "SA"),
+        ("BudgetFillTensorDEStrategy", ""),
+    ] {
+        let ask = |seed| {
+            let mut given = vec![("seed", Value::Whole(seed))];
+            if !optimizer.is_empty() {
+                given.push(("optimizer", Value::Text(optimizer.to_owned())));
+            }
+            by_name(name, &parameters(&given)).unwrap().select(&question).unwrap()
+        };
+        assert_eq!(ask(1), ask(1), "{name} {optimizer}");
+        assert!(ask(1).estimate.valid && ask(2).estimate.valid);
+    }
+}
+
+#[test]
+fn adaptive_has_our_planner_among_its_candidates() {
+    let mut request = chain(&[16; 12], 0.1, true);
+    request.units.iter_mut().zip(0..).for_each(|(unit, at)| unit.name = format!("layers.{at}.weight"));
+    request.budget = Some(request.total_bytes() / 2);
+    let found = planned("AdaptiveStrategy", &request).unwrap();
+    assert_eq!(found.solver, "planner");
+    assert_eq!(found.plan, plan(&request).unwrap());
+    // Without a budget ours streams nothing, and less memory is what was asked for.
+    let mut slow = chain(&[16; 12], 9.0, true);
+    slow.units.iter_mut().zip(0..).for_each(|(unit, at)| unit.name = format!("layers.{at}.weight"));
+    let found = planned("AdaptiveStrategy", &slow).unwrap();
+    assert!(found.plan.peak_bytes < slow.total_bytes() / 2, "{}", found.plan.peak_bytes / PAGE);
+    assert!(found.plan.predicted_ms <= found.plan.bound_ms * 1.001);
+}
+
+#[test]
+fn passes_of_two_models_follow_each_other_and_other_shapes_of_one_do_not_count() {
+    let mut request = chain(&[8, 8], 1.0, true);
+    request.units.extend([unit(2, 8, true), unit(3, 8, true)]);
+    request.passes.push(pass(2, &[(2, 2.0, 2), (3, 2.0, 3)], 0.0));
+    let mut decode = pass(1, &[(0, 0.1, 0), (1, 0.1, 1)], 0.0);
+    decode.shape = 2;
+    request.passes.push(decode);
+    let question = Question::of_request(&request);
+    let durations: Vec<f64> = question.layers.iter().map(|layer| layer.duration_ms).collect();
+    assert_eq!(durations, [1.0, 1.0, 2.0, 2.0]);
+    request.budget = Some(24 * PAGE);
+    let plan = planned("GlobalOffloadStrategy", &request).unwrap().plan;
+    let models: Vec<ModelId> = plan.orders.iter().map(|(model, _)| *model).collect();
+    assert_eq!(models, [ModelId(1), ModelId(2)]);
+}
