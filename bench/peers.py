@@ -27,7 +27,8 @@ class Peer:
     package: str
     place: Callable
     budgeted: bool
-    says: str
+    # Imported once before the peer's first run, so that byte code is there as it would be on any machine that has run before.
+    imports: str
     environment: dict = dataclasses.field(default_factory=dict)
 
 
@@ -95,13 +96,15 @@ PEERS = {
         "flextensor",
         flextensor_py,
         True,
-        "FlexTensor (Python) under a budget",
+        "import flextensor",
         # Its own switch: without run-time type checks it is as fast as it can be.
         {"DISABLE_BEARTYPE": "1"},
     ),
-    "accelerate": Peer("accelerate", accelerate, False, "accelerate's cpu_offload"),
-    "accelerate_map": Peer("accelerate", accelerate_map, True, "accelerate's device map under a budget"),
-    "diffusers_group": Peer("diffusers", diffusers_group, False, "diffusers' group offload with a stream"),
+    "accelerate": Peer("accelerate", accelerate, False, "from accelerate import cpu_offload"),
+    "accelerate_map": Peer("accelerate", accelerate_map, True, "from accelerate import dispatch_model"),
+    "diffusers_group": Peer(
+        "diffusers", diffusers_group, False, "from diffusers.hooks import apply_group_offloading"
+    ),
 }
 
 

@@ -9,7 +9,6 @@ Exit code: 0 when every run of ours ended, all its outputs are equal and every b
 import datetime
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -65,7 +64,10 @@ class Bench:
         self.failures: list[str] = []
         self.left_out: list[str] = []
         self.machine: dict = {}
-        self.folder = Path(tempfile.mkdtemp(prefix="flextensor-bench-"))
+        self.warmed: set[str] = set()
+        # Removed when the bench ends, however it does.
+        self.scratch = tempfile.TemporaryDirectory(prefix="flextensor-bench-")
+        self.folder = Path(self.scratch.name)
         self.sites = wheels.unpack(options.wheels, self.folder) if options.wheels else {}
 
     def earlier_lines(self) -> list[dict]:
@@ -92,12 +94,12 @@ class Bench:
             extra.update(peers.PEERS[mode].environment)
         return child.environment(self.options.lib if mode in measure.OURS else None, settings or {}, extra)
 
-    def warm_imports(self) -> None:
+    def warm_imports(self, mode: str) -> None:
         """Fills the byte-code cache and the page cache, so that no run pays for being the first on this machine."""
-        if self.options.imports:
-            child.run(
-                [sys.executable, "-c", self.options.imports], limit_s=120, env=self.environment("native")
-            )
+        needed = self.options.imports if mode == "native" else peers.PEERS[mode].imports
+        if needed and mode not in self.warmed:
+            self.warmed.add(mode)
+            child.run([sys.executable, "-c", needed], limit_s=120, env=self.environment(mode))
 
     def measure_link(self) -> int:
         """Names the machine and measures its link; returns 0, or the exit code of a machine on which nothing can run."""
@@ -176,6 +178,8 @@ class Bench:
         """Runs one child and writes its lines."""
         options = self.options
         name = f"{build} {mode.label}"
+        if mode.is_peer and self.left_s() >= LEAST_S:
+            self.warm_imports(mode.name)
         limit = min(options.peer_limit if mode.is_peer else options.limit, self.left_s())
         if limit < LEAST_S:
             self.leave_out(name, "not run, the total limit is used up", mode.name)
@@ -237,7 +241,6 @@ class Bench:
 
     def finish(self) -> int:
         """Prints the tables; returns the exit code."""
-        shutil.rmtree(self.folder, ignore_errors=True)
         judged = [self.judged(line) for line in self.lines]
         earlier = [self.judged(line) for line in self.earlier if measure.Mode(line["mode"]).is_peer]
         if beside := compare.text([*judged, *earlier]):
@@ -259,7 +262,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"bench: {error}", file=sys.stderr)
         return program.MISSING
     if not options.against:
-        bench.warm_imports()
+        bench.warm_imports("native")
     if missing := bench.measure_link():
         return missing
     for run in planned(options):

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
 import zipfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import compare  # noqa: E402
 import measure  # noqa: E402
 import options  # noqa: E402
 import peers  # noqa: E402
+import sampler  # noqa: E402
 import table  # noqa: E402
 import wheels  # noqa: E402
 
@@ -184,6 +186,36 @@ def test_other_programs_and_sizes_are_not_compared_with():
         assert measure.native_for(line(), [line("native", **other)]) is None
     # Results that are older than the second program name none.
     assert measure.native_for(line(), [line("native", program=None)]) is not None
+
+
+# --- memory in use ------------------------------------------------------------------
+
+
+def test_only_what_was_used_inside_the_window_above_the_baseline_counts():
+    series = sampler.Series(None)
+    series.baseline, series.samples = 100, [(1.0, 900), (2.0, 400), (3.0, 500), (4.0, 800)]
+    assert series.above_baseline([1.5, 3.5]) == 400
+    assert series.above_baseline([5.0, 6.0]) is None
+    series.baseline = None
+    assert series.above_baseline([1.5, 3.5]) is None
+
+
+def test_host_memory_in_use_is_what_the_kernel_could_not_give_away(tmp_path, monkeypatch):
+    path = tmp_path / "meminfo"
+    monkeypatch.setattr(sampler, "MEMINFO", str(path))
+    assert sampler.host_used() is None
+    path.write_text("MemTotal: 1000 kB\nMemFree: 100 kB\nMemAvailable: 700 kB\n")
+    assert sampler.host_used() == 300 << 10
+    path.write_text("MemTotal: 1000 kB\n")
+    assert sampler.host_used() is None
+
+
+def test_samples_are_taken_while_the_sampler_is_entered_and_not_after():
+    with sampler.Sampler() as memory:
+        time.sleep(6 * sampler.SAMPLE_S)
+    taken = len(memory.host.samples)
+    time.sleep(3 * sampler.SAMPLE_S)
+    assert memory.host.baseline and 0 < taken == len(memory.host.samples)
 
 
 # --- beside peers -------------------------------------------------------------------
