@@ -14,8 +14,8 @@ pub(super) struct Choice {
     pub(super) runs: Vec<Run>,
     /// One for each scenario.
     pub(super) cycles: Vec<Cycle>,
-    /// The largest predicted time of a scenario as a multiple of its bound.
-    pub(super) worst: f64,
+    /// What it is judged by: the less the better.
+    pub(super) score: f64,
     /// Pages by which it misses the budget.
     pub(super) missing: u64,
     pub(super) notes: Vec<PlanNote>,
@@ -40,7 +40,7 @@ impl Choice {
             streamed: vec![0; request.units.len()],
             runs: vec![Run::default(); request.units.len()],
             cycles: course.scenarios().iter().map(resident).collect(),
-            worst: 1.0,
+            score: 1.0,
             missing: 0,
             notes: Vec::new(),
         }

@@ -2,8 +2,8 @@
 //! Moving what already runs is a new plan for everything, and not done here.
 
 use crate::error::CoreError;
-use crate::plan::assemble::{self, Choice};
-use crate::plan::search::{self, Search, SharedRing};
+use crate::plan::assemble;
+use crate::plan::search::{self, SharedRing};
 use crate::plan::{Forecast, Plan, PlanRequest};
 use crate::simulate::Course;
 
@@ -13,14 +13,9 @@ pub(super) fn plan(existing: &Plan, request: &PlanRequest) -> Result<Plan, CoreE
         return search::plan(request);
     }
     let course = Course::new(request)?;
-    let over = search::over_budget(request);
-    let choice = if over == 0 {
-        Choice::resident(request, &course)
-    } else {
-        let cursor = existing.layout.last().map_or(0, |run| run.start + run.pages);
-        let ring = SharedRing { ring_pages: existing.ring_pages, cursor, chunk_pages: existing.chunk_pages };
-        Search::new(request, &course, Some(ring)).best(over)
-    };
+    let cursor = existing.layout.last().map_or(0, |run| run.start + run.pages);
+    let ring = SharedRing { ring_pages: existing.ring_pages, cursor, chunk_pages: existing.chunk_pages };
+    let choice = search::choose(request, &course, Some(ring));
     let ring_pages = existing.ring_pages;
     // The ring is paid for by the plan that made it.
     Ok(Plan { ring_pages, ..assemble::describe(request, &course, choice, 0) })

@@ -7,7 +7,7 @@ use crate::layout;
 use crate::plan::assemble::{self, Choice, Cycle};
 use crate::plan::fill::{Limits, Stock};
 use crate::plan::idle::Idle;
-use crate::plan::{Plan, PlanNote, PlanRequest};
+use crate::plan::{Objective, Plan, PlanNote, PlanRequest, latency};
 use crate::simulate::{Course, Track};
 
 /// Rings to try, by how much of the groups' leads they leave room for.
@@ -28,8 +28,12 @@ const SEPARATING_ROUNDS: usize = 6;
 const BREAKPOINTS: usize = 64;
 /// Halvings of the interval in which the slowest pace is looked for.
 const PACE_HALVINGS: usize = 20;
-/// Chunks are at most this part of a ring while rings are compared.
-const CHUNKS_OF_A_RING: u64 = 8;
+/// Parts of a ring that a copy may fill while rings are compared.
+const CHUNKS_OF_A_RING: [u64; 2] = [3, 8];
+/// Lengths of a copy to try in the end: the longest, half of it, and so on.
+const HALVED_CHUNKS: u32 = 5;
+/// Pacing is tried where computing takes at least this part of the link's time.
+const PACED: f64 = 0.5;
 /// A bound that counts as one, in milliseconds: ratios to nothing are no measure.
 const LEAST_BOUND_MS: f64 = 1e-3;
 
@@ -39,13 +43,20 @@ type Colliding = Vec<usize>;
 /// See [`crate::plan::plan`].
 pub(super) fn plan(request: &PlanRequest) -> Result<Plan, CoreError> {
     let course = Course::new(request)?;
-    let over = over_budget(request);
-    let choice = if over == 0 {
-        Choice::resident(request, &course)
-    } else {
-        Search::new(request, &course, None).best(over)
-    };
+    let choice = choose(request, &course, None);
     Ok(assemble::plan(request, &course, choice))
+}
+
+/// The choice that the request's objective asks for.
+pub(super) fn choose(request: &PlanRequest, course: &Course, shared: Option<SharedRing>) -> Choice {
+    let over = over_budget(request);
+    let search = Search::new(request, course, shared);
+    match request.objective {
+        Objective::LeastMemory { slowdown } => {
+            latency::least_memory(&search, course, request, over, slowdown)
+        }
+        Objective::LeastTime => search.best(over),
+    }
 }
 
 /// Pages by which the weights exceed the budget.
@@ -92,6 +103,9 @@ impl<'a> Search<'a> {
 
     /// The best way to save this many pages; where that cannot be done, the way that saves most.
     pub(super) fn best(&self, over: u64) -> Choice {
+        if over == 0 {
+            return Choice::resident(self.request, self.course);
+        }
         let all = Stock::new(self.request, self.course, &[]);
         // Units of several groups are copied several times a pass for the same gain, so plans without them
         // compete.
@@ -203,7 +217,7 @@ impl<'a> Search<'a> {
         let more = MORE_MIB.map(|lead| least + (lead << 20).div_ceil(page));
         let led = LEADS.into_iter().filter_map(with_lead);
         // A chunk that spans what is free and what is not yet has to wait.
-        let slack = [0, 1, self.chunk_pages(least)];
+        let slack = [0, 1, self.request.chunk_pages.min(least / 2)];
         let mut lengths = Vec::new();
         for ring in
             led.flat_map(|ring| slack.map(|slack| ring + slack)).chain(more).chain(self.idle.rings(over))
@@ -217,7 +231,7 @@ impl<'a> Search<'a> {
 
     /// Adds what a ring of this length gives, unless it misses the budget or cannot compete.
     fn try_ring(&self, stock: &Stock, over: u64, ring: u64, found: &mut Vec<Choice>) {
-        let best = found.iter().map(|choice| choice.worst).fold(f64::INFINITY, f64::min);
+        let best = found.iter().map(|choice| choice.score).fold(f64::INFINITY, f64::min);
         let choice = self.over_fillings(stock, over + ring, ring, best).ok();
         found.extend(choice.filter(|choice| choice.missing == 0));
     }
@@ -240,7 +254,7 @@ impl<'a> Search<'a> {
     }
 
     /// Tries fillings of one ring with this many streamed pages. Those that could not come near `best`, the
-    /// least ratio so far, are not timed.
+    /// least score so far, are not timed.
     fn over_fillings(&self, stock: &Stock, pages: u64, ring: u64, best: f64) -> Result<Choice, Colliding> {
         let mut idle = vec![0; self.request.units.len()];
         let used_pages = pages.saturating_sub(self.idle.stream(pages, ring, &mut idle));
@@ -253,13 +267,13 @@ impl<'a> Search<'a> {
             let missing = pages - total(&streamed);
             return Ok(Choice { missing, ..self.judge(stock, ring, streamed)? });
         };
-        let floor = self.least_ratio(&level);
+        let floor = self.least_score(&level, ring);
         let mut found: Vec<Choice> = Vec::new();
         let mut collided = Vec::new();
         if floor > best * SAME_TIME {
             return Err(collided);
         }
-        let reached = |found: &[Choice]| found.iter().any(|choice| choice.worst <= floor * SAME_TIME);
+        let reached = |found: &[Choice]| found.iter().any(|choice| choice.score <= floor * SAME_TIME);
         for lead in LEADS_OF_A_RING {
             if let Some(streamed) = fill(Limits::led(ring, lead)).filter(|_| !reached(&found)) {
                 match self.judge(stock, ring, streamed) {
@@ -268,7 +282,9 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        if let Some(slowest) = slowest_pace(stock, used_pages, ring).filter(|_| !reached(&found)) {
+        if let Some(slowest) =
+            slowest_pace(stock, used_pages, ring).filter(|_| !reached(&found) && self.computes(&level))
+        {
             for pace in PACES {
                 if let Some(streamed) = fill(Limits { pace: slowest * pace, ..Limits::cap(ring) }) {
                     found.extend(self.judge(stock, ring, streamed));
@@ -291,13 +307,13 @@ impl<'a> Search<'a> {
         if !colliding.is_empty() {
             return Err(colliding);
         }
-        let chunk_pages = self.chunk_pages(ring_pages);
         let choice = Choice { ring_pages, streamed, runs, ..Choice::resident(self.request, self.course) };
-        Ok(self.timed(choice, chunk_pages))
+        let timed = self.chunks(ring_pages).into_iter().map(|chunk_pages| self.timed(&choice, chunk_pages));
+        Ok(fastest(timed.collect()).unwrap_or(choice))
     }
 
     /// The choice with copies of at most this many pages.
-    fn timed(&self, choice: Choice, chunk_pages: u64) -> Choice {
+    fn timed(&self, choice: &Choice, chunk_pages: u64) -> Choice {
         let track = Track {
             link: &self.request.link,
             page_bytes: self.request.page_bytes,
@@ -312,70 +328,93 @@ impl<'a> Search<'a> {
         });
         let cycles: Vec<Cycle> = cycles.collect();
         let ratios = cycles.iter().zip(&self.bounds_ms).map(|(cycle, bound)| cycle.ms / bound);
-        let worst = ratios.fold(0.0, f64::max);
-        Choice { chunk_pages, cycles, worst, ..choice }
+        let score = score(ratios);
+        Choice { chunk_pages, cycles, score, ..choice.clone() }
     }
 
-    /// The choice with the best length of a copy; all of a ring's copies are cut alike.
+    /// The choice with the best length of a copy; all copies around a ring are cut alike.
     fn rechunked(&self, choice: Choice) -> Choice {
-        let fixed = self.shared.is_some_and(|shared| shared.chunk_pages > 0);
-        if fixed || choice.ring_pages == 0 {
+        if self.shared.is_some_and(|shared| shared.chunk_pages > 0) || choice.ring_pages == 0 {
             return choice;
         }
-        let mut found = Vec::new();
-        let mut chunk_pages = self.request.chunk_pages.max(1);
-        while chunk_pages >= 1 && found.len() < 5 {
-            if chunk_pages != choice.chunk_pages {
-                found.push(self.timed(choice.clone(), chunk_pages));
-            }
-            chunk_pages /= 2;
-        }
+        let most = self.request.chunk_pages.max(1);
+        let others = (0..HALVED_CHUNKS).map(|halvings| (most >> halvings).max(1));
+        let mut found: Vec<Choice> = others.map(|chunk_pages| self.timed(&choice, chunk_pages)).collect();
         found.push(choice);
-        let fastest = found.iter().map(|choice| choice.worst).fold(f64::INFINITY, f64::min);
-        found.retain(|choice| choice.worst <= fastest);
-        pick(found).unwrap_or_else(|| Choice::resident(self.request, self.course))
+        fastest(found).unwrap_or_else(|| Choice::resident(self.request, self.course))
     }
 
-    /// Longest copy, in pages, with which rings of this length are compared.
-    fn chunk_pages(&self, ring_pages: u64) -> u64 {
+    /// Lengths of a copy, in pages, with which rings of this length are compared: long copies waste less of
+    /// the link, short ones less of a short ring.
+    fn chunks(&self, ring_pages: u64) -> Vec<u64> {
         let most = self.request.chunk_pages.max(1);
         match self.shared {
-            Some(shared) if shared.chunk_pages > 0 => shared.chunk_pages,
-            Some(_) => most,
-            None => most.min(ring_pages / CHUNKS_OF_A_RING).max(1),
+            Some(shared) if shared.chunk_pages > 0 => vec![shared.chunk_pages],
+            Some(_) => vec![most],
+            None => {
+                let mut chunks = CHUNKS_OF_A_RING.map(|part| most.min(ring_pages / part).max(1)).to_vec();
+                chunks.dedup();
+                chunks
+            }
         }
     }
 
-    /// The least ratio that any layout of this filling could reach: every scenario computes and copies.
-    fn least_ratio(&self, streamed: &[u64]) -> f64 {
-        let chunk_bytes = self.request.chunk_pages.max(1) * self.request.page_bytes;
-        let page_ms = self.request.page_bytes as f64 / self.request.link.bytes_per_ms(chunk_bytes);
-        let mut least = 0.0_f64;
-        for (scenario, bound) in self.course.scenarios().iter().zip(&self.bounds_ms) {
+    /// The least score that any layout of this filling could reach on a ring of this length: every scenario
+    /// computes, and copies.
+    fn least_score(&self, streamed: &[u64], ring: u64) -> f64 {
+        let chunk_pages = self.chunks(ring).into_iter().max().unwrap_or(1);
+        let copy_ms = |pages: u64| self.request.link.copy_ms(pages * self.request.page_bytes);
+        let (whole_ms, rest_ms): (f64, Vec<f64>) =
+            (copy_ms(chunk_pages), (0..chunk_pages).map(copy_ms).collect());
+        let of_unit = |pages: u64| {
+            let rest = rest_ms.get((pages % chunk_pages) as usize).copied().unwrap_or(0.0);
+            (pages / chunk_pages) as f64 * whole_ms + rest
+        };
+        let link_ms: Vec<f64> = streamed.iter().map(|&pages| of_unit(pages)).collect();
+        score(self.course.scenarios().iter().zip(&self.bounds_ms).map(|(scenario, bound)| {
             let mut counted = vec![false; streamed.len()];
-            let mut pages = 0;
+            let mut copies_ms = 0.0;
             for (unit, _) in scenario.uses() {
                 if let Some(counted) = counted.get_mut(unit).filter(|counted| !**counted) {
                     *counted = true;
-                    pages += streamed.get(unit).copied().unwrap_or(0);
+                    copies_ms += link_ms.get(unit).copied().unwrap_or(0.0);
                 }
             }
-            least = least.max(scenario.resident_ms.max(pages as f64 * page_ms) / bound);
-        }
-        least
+            scenario.resident_ms.max(copies_ms) / bound
+        }))
+    }
+
+    /// Whether what computes is long enough to matter beside what is copied.
+    fn computes(&self, streamed: &[u64]) -> bool {
+        let page_ms = self.request.page_bytes as f64 / self.request.link.peak_bytes_per_ms();
+        let link_ms = total(streamed) as f64 * page_ms;
+        self.course.scenarios().iter().any(|scenario| scenario.resident_ms >= PACED * link_ms)
     }
 }
 
-/// The choice whose worst scenario comes nearest to its bound. Of those that come as near the one that would
-/// be fastest if nothing were computed, because shapes that nobody has seen yet mostly compute little; then the
-/// one with the shortest ring.
+/// What a plan is judged by, from the times of its scenarios as multiples of their bounds: half the worst one,
+/// half the mean, so that no shape pays for the others and none is given away.
+fn score(ratios: impl Iterator<Item = f64>) -> f64 {
+    let (count, sum, worst) = ratios
+        .fold((0.0, 0.0, 0.0_f64), |(count, sum, worst), ratio| (count + 1.0, sum + ratio, worst.max(ratio)));
+    if count > 0.0 { (worst + sum / count) / 2.0 } else { 1.0 }
+}
+
+/// The best choice by score. Of those that are as good the one that would be fastest if nothing were computed,
+/// because shapes that nobody has seen yet mostly compute little; then the one with the shortest ring.
 fn pick(mut found: Vec<Choice>) -> Option<Choice> {
-    let best = found.iter().map(|choice| choice.worst).fold(f64::INFINITY, f64::min);
-    found.retain(|choice| choice.worst <= best * SAME_TIME);
+    let best = found.iter().map(|choice| choice.score).fold(f64::INFINITY, f64::min);
+    found.retain(|choice| choice.score <= best * SAME_TIME);
     found.into_iter().min_by(|a, b| {
         let link = a.link_ms().total_cmp(&b.link_ms()).then(a.ring_pages.cmp(&b.ring_pages));
-        link.then(a.worst.total_cmp(&b.worst))
+        link.then(a.score.total_cmp(&b.score))
     })
+}
+
+/// Of choices that differ in the length of their copies only: the best by score, then the one with the longest
+/// copies.
+fn fastest(found: Vec<Choice>) -> Option<Choice> {
+    found.into_iter().min_by(|a, b| a.score.total_cmp(&b.score).then(b.chunk_pages.cmp(&a.chunk_pages)))
 }
 
 fn total(streamed: &[u64]) -> u64 {
