@@ -14,6 +14,7 @@ pub(crate) mod arena;
 pub(crate) mod contexts;
 pub(crate) mod copies;
 pub(crate) mod escapes;
+mod exchange;
 mod gate;
 pub(crate) mod graphs;
 pub(crate) mod launch;

@@ -1,8 +1,5 @@
-//! The switch-over: from learnt passes to a plan, and from private pages to a ring. Host memory is made and pinned first; until the first unmapping a failure
-//! changes nothing. The ring is made of the demoted weights' own pages, so GPU memory never grows.
-//! What the plan is, is core's `plan`; the ring's life is `streaming`'s.
-
-#![expect(unsafe_code, reason = "copies between our pinned memory and mapped addresses")]
+//! The switch-over: from learnt passes to a plan, and from private pages to a ring. Host memory is made and pinned first; until then a failure changes nothing.
+//! What the plan is, is core's `plan`; how pages move is `exchange`'s matter; the ring's life is `streaming`'s.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,16 +11,15 @@ use flextensor_core::plan::{
 };
 use flextensor_core::units::{Bytes, ModelId, UnitId};
 
-use super::arena::{Arena, Meaning, PAGE, arena};
+use super::arena::{Meaning, PAGE, arena};
+use super::exchange::{self, Move};
 use super::private::{self, Why};
-use super::shadow::{self, Shadow, Wanted};
-use super::streaming::{StreamedUnit, Streaming, ring_of};
+use super::shadow::{self, Wanted};
+use super::streaming::{Streaming, ring_of};
 use super::touched::{self, Touched};
 use super::world::{UnitState, World, world};
-use super::{gate, learn, saved, verify};
-use crate::ffi::result::CudaResult;
-use crate::ffi::vmm::{self, Handle};
-use crate::ffi::{context, copy, device, stream};
+use super::{gate, learn, saved};
+use crate::ffi::{device, vmm};
 use crate::log;
 
 /// What was decided for a device, for the report.
@@ -107,14 +103,14 @@ pub(crate) fn retire_empty_ring(device: i32) {
 }
 
 /// What a plan is asked for, and for whom.
-struct Request {
+pub(super) struct Request {
     id: ModelId,
     /// Pages of the ring that turns already; 0 = none.
     ring_before: u64,
-    device: i32,
-    plan: PlanRequest,
+    pub(super) device: i32,
+    pub(super) plan: PlanRequest,
     /// The units to be placed now.
-    mine: Vec<UnitId>,
+    pub(super) mine: Vec<UnitId>,
     resident_ms: f64,
 }
 
@@ -212,7 +208,7 @@ fn keep_all(request: &Request, plan: Plan, why: &str) {
     remember(request, plan, 0.0, 0.0, Some(why.to_owned()));
 }
 
-fn settle_units(world: &mut World, units: &[UnitId]) {
+pub(super) fn settle_units(world: &mut World, units: &[UnitId]) {
     for &id in units {
         let Some(unit) = world.unit_mut(id).filter(|unit| unit.state == UnitState::Learning) else {
             continue;
@@ -224,17 +220,6 @@ fn settle_units(world: &mut World, units: &[UnitId]) {
     }
 }
 
-/// One unit on its way into the ring.
-struct Move {
-    id: UnitId,
-    /// Address of the whole unit, and of its streamed part.
-    base: u64,
-    address: u64,
-    pages: u64,
-    ring_start: u64,
-    hold: bool,
-}
-
 /// Pins, copies out, remaps. Returns the milliseconds with the gate closed.
 fn put_in_force(request: &Request, plan: &Plan, ahead: Touched) -> Result<f64, String> {
     let moves = moves_of(request, plan);
@@ -243,54 +228,19 @@ fn put_in_force(request: &Request, plan: &Plan, ahead: Touched) -> Result<f64, S
     check_host_memory(moves.iter().map(|m| m.pages * PAGE).sum(), ahead.left())?;
     let shadows = shadow::make(&wanted, ahead)?;
     let mut fresh = None;
-    let done = exchange(request, plan, &moves, &shadows, &mut fresh);
+    let done = exchange::exchange(request, plan, &moves, &shadows, &mut fresh);
     if done.is_err() {
         shadow::give_back(shadows);
         if let Some(ring) = fresh {
             ring.close();
         }
     }
-    let closed_ms = done?;
-    take_back(&moves);
-    Ok(closed_ms)
-}
-
-/// Behind the closed gate: copies out, remaps. Returns the milliseconds that took.
-fn exchange(
-    request: &Request,
-    plan: &Plan,
-    moves: &[Move],
-    shadows: &[Shadow],
-    fresh: &mut Option<Streaming>,
-) -> Result<f64, String> {
-    let arena = arena().ok_or("no region exists")?;
-    *fresh = fresh_ring(request, plan).map_err(|error| format!("no copy streams: {error}"))?;
-    let closed = gate::close();
-    let since = std::time::Instant::now();
-    // Memory is freed behind the closed gate only, so what is there now stays.
-    if moves.iter().any(|m| !is_learnt(&world(), m.id)) {
-        return Err("weights were freed meanwhile".to_owned());
+    let done = done?;
+    for handle in done.spare {
+        let _ = vmm::release(handle);
     }
-    context::synchronize().map_err(|error| format!("waiting for the GPU failed: {error}"))?;
-    copy_out(moves, shadows).map_err(|error| format!("copying weights to host memory failed: {error}"))?;
-    let mut world = world();
-    let sums = std::thread::scope(|scope| {
-        let sums = scope.spawn(|| verify::checksums(shadows));
-        let remapped = remap(&mut world, request, plan, moves);
-        let sums = sums.join().unwrap_or_default();
-        remapped.map(|ring| (sums, ring))
-    });
-    let (sums, ring) = sums.map_err(|error| format!("remapping failed: {error}"))?;
-    let fresh = fresh.take().zip(ring).map(|(fresh, handles)| fresh.with_pages(handles));
-    install(&mut world, request, fresh, moves, shadows, &sums);
-    mark(&mut world, arena, request, moves);
-    drop(world);
-    drop(closed);
-    Ok(since.elapsed().as_secs_f64() * 1e3)
-}
-
-fn is_learnt(world: &World, id: UnitId) -> bool {
-    world.unit(id).is_some_and(|unit| unit.state == UnitState::Learning)
+    take_back(&moves);
+    Ok(done.closed_ms)
 }
 
 /// What turned out, while the plan was put in force, to be of no use in the ring.
@@ -345,178 +295,6 @@ fn check_host_memory(bytes: u64, ahead: u64) -> Result<(), String> {
         )),
         None => Ok(()),
     }
-}
-
-fn copy_out(moves: &[Move], shadows: &[Shadow]) -> CudaResult<()> {
-    let on = stream::create_nonblocking()?;
-    for (m, shadow) in moves.iter().zip(shadows) {
-        for (offset, bytes, host) in shadow.pieces(0, m.pages * PAGE) {
-            // SAFETY: the shadow was made for exactly these bytes, and nobody else knows it yet.
-            unsafe { copy::to_host_async(host.cast_mut(), m.address + offset, bytes as usize, on) }?;
-        }
-    }
-    stream::synchronize(on)?;
-    stream::destroy(on)
-}
-
-/// From private pages to the ring: new handles where there is no ring yet. After an error everything is as it was, or without memory.
-fn remap(
-    world: &mut World,
-    request: &Request,
-    plan: &Plan,
-    moves: &[Move],
-) -> CudaResult<Option<Vec<Handle>>> {
-    let existing = ring_of(request.device).as_ref().map(|ring| ring.ring.clone());
-    let mut own: Vec<Vec<Handle>> = Vec::with_capacity(moves.len());
-    match onto_ring(world, request, plan, moves, existing.as_deref(), &mut own) {
-        Ok(ring) => {
-            // The rest of the demoted pages goes back to the driver.
-            let kept = if existing.is_none() { ring.len() } else { 0 };
-            for handle in own.into_iter().flatten().skip(kept) {
-                let _ = vmm::release(handle);
-            }
-            Ok(existing.is_none().then_some(ring))
-        }
-        Err(error) => {
-            if let Err(again) = put_back(world, request.device, moves, own) {
-                log::error!(
-                    "weights have lost their memory, launches that read them fail: {error}, then {again}"
-                );
-            }
-            Err(error)
-        }
-    }
-}
-
-/// Unmaps, then maps to the ring. The handles that the moves had are in `own`, also after an error; those of a new ring are the first of them.
-fn onto_ring(
-    world: &mut World,
-    request: &Request,
-    plan: &Plan,
-    moves: &[Move],
-    existing: Option<&[Handle]>,
-    own: &mut Vec<Vec<Handle>>,
-) -> CudaResult<Vec<Handle>> {
-    for m in moves {
-        vmm::unmap(m.address, (m.pages * PAGE) as usize)?;
-        own.push(handles_of(world, m).into_iter().filter_map(Option::take).collect());
-    }
-    let ring: Vec<Handle> = match existing {
-        Some(ring) => ring.to_vec(),
-        None => own.iter().flatten().take(plan.ring_pages as usize).copied().collect(),
-    };
-    for m in moves {
-        for page in 0..m.pages {
-            let handle = ring[((m.ring_start + page) % ring.len() as u64) as usize];
-            vmm::map(m.address + page * PAGE, PAGE as usize, handle)?;
-        }
-        vmm::allow(m.address, (m.pages * PAGE) as usize, request.device)?;
-    }
-    Ok(ring)
-}
-
-/// What backs the move's pages as the region knows it.
-fn handles_of<'a>(world: &'a mut World, m: &Move) -> Vec<&'a mut Option<Handle>> {
-    let Some(region) = world.region_of_mut(m.address) else { return Vec::new() };
-    let first = ((m.address - region.base) / PAGE) as usize;
-    region.handles.iter_mut().skip(first).take(m.pages as usize).collect()
-}
-
-/// The private pages come back under their addresses; nothing has been copied over them.
-fn put_back(world: &mut World, device: i32, moves: &[Move], own: Vec<Vec<Handle>>) -> CudaResult<()> {
-    let taken = || moves.iter().zip(&own);
-    // First all pages of the ring leave: a weight without memory is an error that everybody sees, another weight's bytes are none.
-    for (m, _) in taken() {
-        // Where nothing is mapped there is nothing to unmap; where something stays, the mapping below is refused.
-        let _ = vmm::unmap(m.address, (m.pages * PAGE) as usize);
-    }
-    for (m, handles) in taken() {
-        for (page, &handle) in (0..).zip(handles) {
-            vmm::map(m.address + page * PAGE, PAGE as usize, handle)?;
-        }
-        vmm::allow(m.address, (m.pages * PAGE) as usize, device)?;
-        for (slot, &handle) in handles_of(world, m).into_iter().zip(handles) {
-            *slot = Some(handle);
-        }
-    }
-    Ok(())
-}
-
-/// A ring that has its streams, and no pages yet, where there is none: all that can be refused is asked for before anything is unmapped.
-fn fresh_ring(request: &Request, plan: &Plan) -> CudaResult<Option<Streaming>> {
-    if ring_of(request.device).is_some() {
-        return Ok(None);
-    }
-    let chunk = request.plan.chunk_pages as u32;
-    Streaming::new(request.device, context::current()?, plan.ring_pages as u32, chunk).map(Some)
-}
-
-fn install(
-    world: &mut World,
-    request: &Request,
-    fresh: Option<Streaming>,
-    moves: &[Move],
-    shadows: &[Shadow],
-    sums: &[u64],
-) {
-    let mut guard = ring_of(request.device);
-    if let Some(fresh) = fresh {
-        *guard = Some(Box::new(fresh));
-    }
-    let Some(streaming) = guard.as_mut() else { return };
-    for ((m, shadow), &sum) in moves.iter().zip(shadows).zip(sums) {
-        let mut shadow = *shadow;
-        if let Some(view) = shadow.view
-            && let Err(error) = map_prefix(world, m, view, request.device)
-        {
-            log::info!("unit {} has no view ({error}); doubtful launches wait for its copy instead", m.id.0);
-            shadow.view = None;
-        }
-        streaming.add(
-            m.id,
-            StreamedUnit {
-                base: m.base,
-                address: m.address,
-                pages: m.pages,
-                shadow,
-                ring_start: m.ring_start,
-                hold: m.hold,
-                suspects: Vec::new(),
-                checksum: Some(sum),
-                shadow_writes: 0,
-            },
-        );
-    }
-    for profile in &request.plan.passes {
-        let mut uses: Vec<(UnitId, u32)> = profile.uses.iter().map(|u| (u.unit, u.owner)).collect();
-        uses.retain(|(unit, _)| streaming.pager.streams(*unit));
-        uses.dedup_by_key(|(unit, _)| *unit);
-        streaming.pager.set_order(profile.model, &uses);
-    }
-}
-
-/// The view of a split unit begins with its private pages under a second address.
-fn map_prefix(world: &mut World, m: &Move, view: u64, device: i32) -> CudaResult<()> {
-    let pages = (m.address - m.base) / PAGE;
-    let Some(region) = world.region_of_mut(m.base).filter(|_| pages > 0) else { return Ok(()) };
-    let first = ((m.base - region.base) / PAGE) as usize;
-    for (page, handle) in (0..pages).zip(region.handles.iter().skip(first)) {
-        if let Some(handle) = handle {
-            vmm::map(view + page * PAGE, PAGE as usize, *handle)?;
-        }
-    }
-    region.views.push((view, pages * PAGE));
-    vmm::allow(view, (pages * PAGE) as usize, device)
-}
-
-fn mark(world: &mut World, arena: &Arena, request: &Request, moves: &[Move]) {
-    for m in moves {
-        let Some(unit) = world.unit_mut(m.id) else { continue };
-        unit.state = UnitState::Streamed;
-        unit.streamed = m.pages;
-        arena.set_meaning(unit.base, unit.pages, Meaning::Streamed(m.id));
-    }
-    settle_units(world, &request.mine);
 }
 
 fn announce(request: &Request, plan: &Plan) {

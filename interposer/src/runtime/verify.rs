@@ -3,7 +3,7 @@
 
 #![expect(unsafe_code, reason = "reads shadows")]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -228,17 +228,22 @@ fn checksum_fast(shadow: &Shadow) -> u64 {
     xxh3_64(&sums)
 }
 
-/// Checksums of many shadows that nobody writes now, by many threads.
-pub(crate) fn checksums(shadows: &[Shadow]) -> Vec<u64> {
-    let threads = std::thread::available_parallelism().map_or(4, usize::from).min(16);
-    let mut sums = vec![0; shadows.len()];
-    let share = shadows.len().div_ceil(threads).max(1);
-    for_each_on_threads(shadows.chunks(share).zip(sums.chunks_mut(share)), |(shadows, sums)| {
-        for (shadow, sum) in shadows.iter().zip(sums) {
-            *sum = checksum(shadow);
+/// Checksums of many shadows, by many threads, each as soon as `complete` has waited for it and says that it is; 0 for those that never are.
+pub(crate) fn checksums(shadows: &[Shadow], complete: impl Fn(usize) -> bool + Sync) -> Vec<u64> {
+    let threads = std::thread::available_parallelism().map_or(4, usize::from).min(16).min(shadows.len());
+    let sums: Vec<AtomicU64> = shadows.iter().map(|_| AtomicU64::new(0)).collect();
+    let next = AtomicUsize::new(0);
+    for_each_on_threads(0..threads, |_| {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some((shadow, sum)) = shadows.get(at).zip(sums.get(at)) else { return };
+            if !complete(at) {
+                return;
+            }
+            sum.store(checksum(shadow), Ordering::Relaxed);
         }
     });
-    sums
+    sums.into_iter().map(AtomicU64::into_inner).collect()
 }
 
 /// Each part on a thread of its own; on this one where the system gives no more threads.
@@ -270,7 +275,8 @@ mod tests {
         let shadow = Shadow::of(&bytes);
         let sum = checksum(&shadow);
         assert_eq!(checksum_fast(&shadow), sum);
-        assert_eq!(checksums(&[shadow]), [sum]);
+        assert_eq!(checksums(&[shadow; 3], |_| true), [sum; 3]);
+        assert_eq!(checksums(&[shadow; 3], |_| false), [0; 3], "no shadow was complete");
         bytes[PIECE * 2 + 5] ^= 1;
         assert_ne!(checksum_fast(&Shadow::of(&bytes)), sum);
     }
