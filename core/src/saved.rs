@@ -20,7 +20,7 @@ mod labels;
 mod request;
 
 pub use additions::{
-    Additions, FORMAT, LinkId, Patterns, SavedGpu, SavedModel, SavedOwner, SavedPass, SavedPlan, SavedRun,
+    Additions, FORMAT, LinkId, Patterns, SavedForecast, SavedGpu, SavedModel, SavedOwner, SavedPass, SavedPlan, SavedRun,
     SavedUnit, SavedUse, SavedWeight, Versions,
 };
 pub use error::SavedError;

@@ -177,7 +177,7 @@ fn parts_that_contradict_each_other_are_refused() {
 #[test]
 fn positions_sizes_and_times_of_our_additions_are_not_trusted() {
     type Change = fn(&mut Value);
-    let cases: [(&str, Change); 22] = [
+    let cases: [(&str, Change); 24] = [
         ("gpus[0].idle", |v| v["flextensor"]["gpus"][0]["idle"] = json!([])),
         ("gpus[0].idle", |v| v["flextensor"]["gpus"][0]["idle"][0]["gb_per_s"] = json!(0.0)),
         ("gpus[0].busy", |v| v["flextensor"]["gpus"][0]["busy"][0]["copy_bytes"] = json!(0)),
@@ -196,6 +196,8 @@ fn positions_sizes_and_times_of_our_additions_are_not_trusted() {
         ("passes[0].uses[0].owner", |v| ours(v)["passes"][0]["uses"][0]["owner"] = json!(900)),
         ("passes[0].uses[0].ms", |v| ours(v)["passes"][0]["uses"][0]["ms"] = json!(-1)),
         ("passes[0].tail_ms", |v| ours(v)["passes"][0]["tail_ms"] = json!(-1)),
+        ("plan.chunk_pages", |v| ours(v)["plan"]["chunk_pages"] = json!(u64::MAX)),
+        ("plan.forecasts[0].shape", |v| ours(v)["plan"]["forecasts"][0]["shape"] = json!("x")),
         ("plan.page_bytes", |v| ours(v)["plan"]["page_bytes"] = json!(0)),
         ("plan.ring_pages", |v| ours(v)["plan"]["ring_pages"] = json!(1 << 20)),
         ("plan.runs[0].start", |v| ours(v)["plan"]["runs"][0]["start"] = json!(1 << 20)),

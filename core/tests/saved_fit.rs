@@ -44,6 +44,8 @@ fn where_all_is_as_it_was_the_plan_is_the_one_that_was_saved() {
     assert_eq!((plan.resident_bytes, plan.peak_bytes), (made.resident_bytes, made.peak_bytes));
     assert_eq!(plan.placements, made.placements);
     assert_eq!(plan.orders[0].1, made.orders[0].1);
+    assert_eq!((plan.chunk_pages, plan.forecasts.len()), (made.chunk_pages, made.forecasts.len()));
+    assert_eq!(plan.forecasts[0].shapes, [(MODEL, 0xa1)]);
     assert_eq!(plan.orders[0].0, MODEL);
 }
 
@@ -75,11 +77,14 @@ fn another_budget_pattern_ring_or_place_keeps_times_and_curve() {
         (|run| run.model.weights[1].flags = 0, "the patterns are others"),
         (|run| run.ring_override = Some(8 << 20), "the ring is another one"),
         (|run| run.ring_before = 4, "the ring is another one"),
-        (|run| run.model.units[1].pages += 1, "weights lie otherwise in GPU memory"),
-        (|run| run.fixed_bytes += 1, "weights lie otherwise in GPU memory"),
+        (
+            |run| run.model.units[1].pages += 1,
+            "weights lie otherwise in GPU memory, or more of them beside these",
+        ),
+        (|run| run.fixed_bytes += 1, "weights lie otherwise in GPU memory, or more of them beside these"),
         (
             |run| run.model.units.iter_mut().for_each(|unit| unit.splittable = false),
-            "weights lie otherwise in GPU memory",
+            "weights lie otherwise in GPU memory, or more of them beside these",
         ),
     ];
     for (change, said) in cases {
@@ -87,6 +92,17 @@ fn another_budget_pattern_ring_or_place_keeps_times_and_curve() {
         assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), [said]);
         assert!(link, "{said}");
     }
+}
+
+#[test]
+fn less_memory_beside_the_model_than_before_is_no_difference() {
+    let mut toy = model(4, 16);
+    toy.fixed_bytes = 8 * MIB;
+    let profile = additions(vec![planned(toy, BUDGET)]);
+    let mut run = here(&profile.models[0], BUDGET);
+    run.fixed_bytes = 0;
+    let (_, taken) = fit(&profile, &run, &[]).expect("the same model");
+    assert_eq!(taken.differences, []);
 }
 
 #[test]

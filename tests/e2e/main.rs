@@ -11,6 +11,7 @@ mod invariants;
 mod launch_cost;
 mod options;
 mod paging;
+mod profile_file;
 mod replan;
 mod threads;
 mod told;

@@ -2,7 +2,7 @@
 //! when every byte was right, 1 when one was not, 2 when a driver call failed.
 //!
 //! `scenario STORY`. The stage that all stories stand on is in `scenario/scene.rs`; stories are in `scenario/pages.rs` (what a weight's bytes are),
-//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models) and `scenario/process.rs` (threads, forks, exits).
+//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request) and `scenario/process.rs` (threads, forks, exits).
 
 #[path = "scenario/changes.rs"]
 mod changes;
@@ -14,6 +14,8 @@ mod others;
 mod pages;
 #[path = "scenario/process.rs"]
 mod process;
+#[path = "scenario/profile.rs"]
+mod profile;
 #[path = "scenario/scene.rs"]
 mod scene;
 
@@ -31,7 +33,10 @@ pub(crate) fn say(what: &str, value: u64) {
 fn main() {
     let story = std::env::args().nth(1).unwrap_or_default();
     let told = pages::tell(&story).or_else(|| others::tell(&story)).or_else(|| process::tell(&story));
-    let told = told.or_else(|| nodes::tell(&story)).or_else(|| changes::tell(&story));
+    let told = told
+        .or_else(|| nodes::tell(&story))
+        .or_else(|| profile::tell(&story))
+        .or_else(|| changes::tell(&story));
     match told.unwrap_or_else(|| panic!("no story {story:?}")) {
         Ok(wrong) => {
             say("mismatches", wrong);

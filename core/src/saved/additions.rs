@@ -188,6 +188,27 @@ pub struct SavedPlan {
     /// The smallest budget that could be met, where this one could not.
     #[serde(default)]
     pub smallest_budget: Option<u64>,
+    /// Longest single copy, in pages; 0 = the usual one.
+    #[serde(default)]
+    pub chunk_pages: u64,
+    /// What to expect of each shape; the first one's times are the plan's.
+    #[serde(default)]
+    pub forecasts: Vec<SavedForecast>,
+}
+
+/// What a plan means for passes of one shape.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SavedForecast {
+    /// The shape signature in 16 hexadecimal digits.
+    pub shape: String,
+    /// Milliseconds with everything in place.
+    pub resident_ms: f64,
+    /// Predicted milliseconds.
+    pub predicted_ms: f64,
+    /// The least milliseconds that any plan could take.
+    pub bound_ms: f64,
+    /// Bytes copied.
+    pub copied_bytes: u64,
 }
 
 impl SavedUnit {

@@ -159,6 +159,20 @@ fn check_plan(file: &str, field: &str, model: &SavedModel, plan: &SavedPlan) -> 
         let allowed = format!("at most {streamed}, the pages that are streamed");
         return bad(file, format!("{field}.ring_pages"), plan.ring_pages, allowed);
     }
+    if plan.chunk_pages > MOST_PAGES {
+        return bad(file, format!("{field}.chunk_pages"), plan.chunk_pages, format!("at most {MOST_PAGES}"));
+    }
+    for (at, of) in plan.forecasts.iter().enumerate() {
+        let field = format!("{field}.forecasts[{at}]");
+        if super::request::shape_of(&of.shape).is_none() {
+            return bad(file, format!("{field}.shape"), format!("`{}`", of.shape), "16 hexadecimal digits");
+        }
+        for (ms, name) in
+            [(of.resident_ms, "resident_ms"), (of.predicted_ms, "predicted_ms"), (of.bound_ms, "bound_ms")]
+        {
+            time(file, &format!("{field}.{name}"), ms)?;
+        }
+    }
     time(file, &format!("{field}.predicted_ms"), plan.predicted_ms)?;
     time(file, &format!("{field}.bound_ms"), plan.bound_ms)
 }

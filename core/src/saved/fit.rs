@@ -58,7 +58,7 @@ pub enum Difference {
         /// In this run.
         is: Option<u64>,
     },
-    /// The weights lie otherwise in GPU memory, or other weights lie beside them.
+    /// The weights lie otherwise in GPU memory, or more weights lie beside them.
     Units,
     /// The ring is wanted in another size, or another one turns already.
     Ring,
@@ -79,7 +79,9 @@ impl fmt::Display for Difference {
             Difference::Budget { was, is } => {
                 write!(f, "the budget is {}, not {}", budget(is), budget(was))
             }
-            Difference::Units => write!(f, "weights lie otherwise in GPU memory"),
+            Difference::Units => {
+                write!(f, "weights lie otherwise in GPU memory, or more of them beside these")
+            }
             Difference::Ring => write!(f, "the ring is another one"),
             Difference::NoPlan => write!(f, "it holds no plan"),
             Difference::OverBudget => write!(f, "its plan takes more than the budget"),
@@ -165,7 +167,7 @@ fn other_plan(model: &SavedModel, plan: &SavedPlan, here: &Here) -> Option<Diffe
     if model.units.len() != here.model.units.len()
         || !model.units.iter().zip(&here.model.units).all(same)
         || !plan.runs.iter().all(streams_here)
-        || plan.fixed_bytes != here.fixed_bytes
+        || here.fixed_bytes > plan.fixed_bytes
     {
         return Some(Difference::Units);
     }

@@ -208,6 +208,10 @@ fn round(ours: &mut Additions) {
         if let Some(plan) = &mut model.plan {
             plan.predicted_ms = nanoseconds(plan.predicted_ms);
             plan.bound_ms = nanoseconds(plan.bound_ms);
+            for of in &mut plan.forecasts {
+                let times = [&mut of.resident_ms, &mut of.predicted_ms, &mut of.bound_ms];
+                times.into_iter().for_each(|ms| *ms = nanoseconds(*ms));
+            }
         }
     }
 }

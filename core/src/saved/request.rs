@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Saved, SavedModel, SavedPass, SavedPlan, id_text};
+use super::{Saved, SavedForecast, SavedModel, SavedPass, SavedPlan, id_text};
 use crate::link::LinkCurve;
-use crate::plan::{PassProfile, Placement, Plan, PlanNote, PlanRequest, RingRun, UnitInfo, UseInfo};
+use crate::plan::{
+    Forecast, PassProfile, Placement, Plan, PlanNote, PlanRequest, RingRun, UnitInfo, UseInfo,
+};
 use crate::units::{ModelId, UnitId};
 
 /// Weights of this many bytes are memory of their own, and rounded up to whole pages; smaller ones share pages.
@@ -149,8 +151,34 @@ impl SavedPlan {
             predicted_ms: self.predicted_ms,
             bound_ms: self.bound_ms,
             peak_bytes: self.fixed_bytes.saturating_add(resident_bytes).saturating_add(ring_bytes),
+            chunk_pages: self.chunk_pages,
+            forecasts: self.forecasts.iter().map(|forecast| forecast.of(id)).collect(),
             notes: note.into_iter().collect(),
-            ..Plan::default()
+        }
+    }
+}
+
+impl SavedForecast {
+    /// What a plan says of one of the model's shapes; none where other models take part.
+    #[must_use]
+    pub fn from_plan(forecast: &Forecast, id: ModelId) -> Option<SavedForecast> {
+        let [(model, shape)] = forecast.shapes.as_slice() else { return None };
+        (*model == id).then(|| SavedForecast {
+            shape: format!("{shape:016x}"),
+            resident_ms: forecast.resident_ms,
+            predicted_ms: forecast.predicted_ms,
+            bound_ms: forecast.bound_ms,
+            copied_bytes: forecast.copied_bytes,
+        })
+    }
+
+    fn of(&self, id: ModelId) -> Forecast {
+        Forecast {
+            shapes: vec![(id, shape_of(&self.shape).unwrap_or(0))],
+            resident_ms: self.resident_ms,
+            predicted_ms: self.predicted_ms,
+            bound_ms: self.bound_ms,
+            copied_bytes: self.copied_bytes,
         }
     }
 }

@@ -4,8 +4,8 @@
 use flextensor_core::link::{LinkCurve, LinkPoint};
 use flextensor_core::plan::{Plan, PlanRequest, plan};
 use flextensor_core::saved::{
-    Additions, FORMAT, Here, LinkId, Patterns, Saved, SavedGpu, SavedModel, SavedOwner, SavedPass, SavedPlan,
-    SavedRun, SavedUnit, SavedUse, SavedWeight, Versions,
+    Additions, FORMAT, Here, LinkId, Patterns, Saved, SavedForecast, SavedGpu, SavedModel, SavedOwner,
+    SavedPass, SavedPlan, SavedRun, SavedUnit, SavedUse, SavedWeight, Versions,
 };
 use flextensor_core::units::{ModelId, UnitId};
 
@@ -99,6 +99,8 @@ pub(crate) fn saved_plan(made: &Plan, budget: Option<u64>, fixed_bytes: u64) -> 
         predicted_ms: made.predicted_ms,
         bound_ms: made.bound_ms,
         smallest_budget: made.budget_missed(),
+        chunk_pages: made.chunk_pages,
+        forecasts: made.forecasts.iter().filter_map(|of| SavedForecast::from_plan(of, ModelId(1))).collect(),
     }
 }
 

@@ -67,8 +67,11 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
     if model.capturing || context.is_none() {
         return;
     }
-    if let Some(stream) = stream {
-        in_context(context, || model.measure.begin(shape, stream));
+    match stream {
+        Some(stream) => {
+            in_context(context, || model.measure.begin(shape, stream));
+        }
+        None => model.measure.passes += 1,
     }
     let observed = replan::begins(&mut world, id, shape);
     drop(world);

@@ -9,8 +9,8 @@ use flextensor_core::link::{LinkCurve, LinkPoint};
 use flextensor_core::plan::{Plan, PlanRequest, StayReason};
 use flextensor_core::profile::PassRecord;
 use flextensor_core::saved::{
-    Additions, FILE_NAME, FORMAT, Here, LinkId, Patterns, Saved, SavedGpu, SavedModel, SavedPass, SavedPlan,
-    SavedRun, Taken, Versions, fit,
+    Additions, FILE_NAME, FORMAT, Here, LinkId, Patterns, Saved, SavedForecast, SavedGpu, SavedModel,
+    SavedPass, SavedPlan, SavedRun, Taken, Versions, fit,
 };
 use flextensor_core::units::{ModelId, UnitId};
 
@@ -270,7 +270,7 @@ pub(super) fn decided(id: ModelId, request: &PlanRequest, plan: Option<&Plan>, r
         unit.stay = unit.stay.or(asked.stay);
         unit.splittable = asked.splittable;
     }
-    model.plan = plan.map(|plan| saved_plan(request, plan, ring_before, &ids));
+    model.plan = plan.map(|plan| saved_plan(id, request, plan, ring_before, &ids));
     let known = state(|state| {
         tidy(&mut state.models, &model);
         let known = state.models.entry(id).or_default();
@@ -284,7 +284,13 @@ pub(super) fn decided(id: ModelId, request: &PlanRequest, plan: Option<&Plan>, r
     }
 }
 
-fn saved_plan(request: &PlanRequest, plan: &Plan, ring_before: u64, ids: &[UnitId]) -> SavedPlan {
+fn saved_plan(
+    id: ModelId,
+    request: &PlanRequest,
+    plan: &Plan,
+    ring_before: u64,
+    ids: &[UnitId],
+) -> SavedPlan {
     let position = |unit: UnitId| ids.iter().position(|&id| id == unit).map(|at| at as u32);
     let runs = plan
         .layout
@@ -302,6 +308,8 @@ fn saved_plan(request: &PlanRequest, plan: &Plan, ring_before: u64, ids: &[UnitI
         predicted_ms: plan.predicted_ms,
         bound_ms: plan.bound_ms,
         smallest_budget: plan.budget_missed(),
+        chunk_pages: plan.chunk_pages,
+        forecasts: plan.forecasts.iter().filter_map(|of| SavedForecast::from_plan(of, id)).collect(),
     }
 }
 

@@ -1,0 +1,27 @@
+//! Stories of profiles that are asked for: what the answer is before anything is known, and what is saved later.
+
+use super::scene::{MAY_STREAM, Scene};
+use super::{Told, say};
+
+pub(crate) fn tell(story: &str) -> Option<Told> {
+    Some(match story {
+        "saves on request" => saves_on_request(),
+        _ => return None,
+    })
+}
+
+/// Asks for the file `second argument`/profile.json while learning, and when the plan is in force and another shape has been seen.
+fn saves_on_request() -> Told {
+    let folder = std::env::args().nth(2);
+    let mut scene = Scene::set(6, 2, MAY_STREAM)?;
+    let save = |scene: &Scene| {
+        let code = scene.ft.as_ref().map_or(-9, |ft| ft.profile_save(folder.as_deref()));
+        say("refused", u64::from(code.unsigned_abs()));
+    };
+    scene.pass()?;
+    save(&scene);
+    scene.learn()?;
+    save(&scene);
+    scene.pass()?;
+    scene.finish()
+}
