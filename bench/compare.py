@@ -22,6 +22,23 @@ COLUMNS = (
 EQUAL_WITHIN = 1.005
 
 
+def newest(lines: list[dict]) -> list[dict]:
+    """The lines without those that a later line of the same run and case replaces."""
+    kept = {}
+    for line in lines:
+        key = (
+            measure.program_of(line),
+            line["layers"],
+            line["build"],
+            line["mode"],
+            line["budget_bytes"],
+            line["case"],
+        )
+        kept.pop(key, None)
+        kept[key] = line
+    return list(kept.values())
+
+
 def bytes_of(lines: list[dict], peer: str) -> list[int]:
     """The bytes that each run of a peer held, the most of all its cases, the runs in order. Empty where it told none."""
     runs: dict[tuple, int] = {}

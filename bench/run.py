@@ -127,8 +127,8 @@ class Bench:
     def modes_of(self, run: Run) -> list[measure.Mode]:
         """The run with its budget in bytes: one mode, or one for each run of the peer whose bytes it is to have."""
         if run.match:
-            judged = [self.judged(line) for line in [*self.earlier, *self.lines]]
-            held = compare.bytes_of(judged, run.match)
+            judged = [*self.earlier_judged(), *(self.judged(line) for line in self.lines)]
+            held = compare.bytes_of(compare.newest(judged), run.match)
             if not held:
                 raise ValueError(f"no run of {run.match} has told what it held")
             return [measure.Mode(run.mode, size) for size in held]
@@ -239,11 +239,13 @@ class Bench:
             judged.update(ratio=None, weights_device_bytes=None, misses=[])
         return judged
 
+    def earlier_judged(self) -> list[dict]:
+        return [self.judged(line) for line in self.earlier]
+
     def finish(self) -> int:
         """Prints the tables; returns the exit code."""
         judged = [self.judged(line) for line in self.lines]
-        earlier = [self.judged(line) for line in self.earlier if measure.Mode(line["mode"]).is_peer]
-        if beside := compare.text([*judged, *earlier]):
+        if beside := compare.text(compare.newest([*self.earlier_judged(), *judged])):
             self.note(f"\n{beside}")
         self.note("\n" + measure.text_table(measure.COLUMNS, [measure.row(line) for line in judged]))
         for name in self.left_out:

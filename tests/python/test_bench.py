@@ -400,6 +400,31 @@ def test_ours_runs_at_the_bytes_that_a_peer_held_in_an_earlier_run(tmp_path, lib
     assert "flextensor_py 4 GiB" in out and "ours is faster" in out
 
 
+def test_ours_of_an_earlier_run_stands_beside_the_peers_of_this_one(tmp_path, library, without_torch):
+    common = dict(layers=4, weights_bytes=8 * GIB, digest="d")
+    earlier = [
+        line("native", torch_peak_bytes=9 * GIB, **common),
+        line(budget=4, ms=160.0, **common),
+        line("flextensor_py", budget=4, torch_peak_bytes=5 * GIB, ms=170.0, **common),
+    ]
+    (tmp_path / "earlier.jsonl").write_text("\n".join(json.dumps(entry) for entry in earlier))
+    code, out, _ = bench(
+        tmp_path,
+        library,
+        without_torch,
+        "--modes",
+        "accelerate,native",
+        "--against",
+        str(tmp_path / "earlier.jsonl"),
+    )
+    assert code == 0 and "ours is faster" in out and "160.0" in out, out
+
+
+def test_a_later_line_replaces_an_earlier_one_of_the_same_run():
+    lines = [line(ms=1.0), line(budget=4, ms=2.0), line(ms=3.0)]
+    assert [entry["ms"] for entry in compare.newest(lines)] == [2.0, 3.0]
+
+
 def test_a_peer_that_told_nothing_cannot_be_matched_and_that_is_a_failure_of_what_was_asked(
     tmp_path, library, without_torch
 ):
