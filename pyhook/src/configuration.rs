@@ -5,6 +5,7 @@
 //! not from here.
 
 use flextensor_config::patterns::{Module, Selection};
+use flextensor_config::row::Support;
 use flextensor_config::{load_preload_with, options};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -21,10 +22,29 @@ pub(crate) fn check_configuration(variables: BTreeMap<String, String>) -> PyResu
     }
 }
 
-/// The option table: key, environment variable, default as text, allowed values, one line of documentation.
+/// A row of the option table for Python.
+type OptionRow = (&'static str, String, Option<&'static str>, String, &'static str, Option<String>);
+
+/// The option table: key, environment variable, default as text, allowed values, one line of documentation, and
+/// what is refused in this version, if anything is.
 #[pyfunction]
-pub(crate) fn option_table() -> Vec<(&'static str, String, Option<&'static str>, String, &'static str)> {
-    options::all().map(|row| (row.key, row.env_name(), row.default, row.allowed(), row.doc)).collect()
+pub(crate) fn option_table() -> Vec<OptionRow> {
+    options::all()
+        .map(|row| (row.key, row.env_name(), row.default, row.allowed(), row.doc, limit(row.support)))
+        .collect()
+}
+
+/// What is not supported yet of an option.
+fn limit(support: Support) -> Option<String> {
+    match support {
+        Support::Supported => None,
+        Support::Later(waits_for) => {
+            Some(format!("NOT SUPPORTED YET (waits for {waits_for}): any value but the default is refused."))
+        }
+        Support::ValuesLater(values, waits_for) => {
+            Some(format!("NOT SUPPORTED YET: {} (waits for {waits_for}).", values.join(", ")))
+        }
+    }
 }
 
 /// What [`select`] answers: trap modules by index, for each module whether it is excluded, and for each of

@@ -1,13 +1,15 @@
 //! `flextensor._native`: what the Python package needs from Rust.
 //!
 //! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks,
-//! [`shape`] tells forwards apart, [`configuration`] is the option table and the patterns. Which modules and
+//! [`shape`] tells forwards apart, [`configuration`] is the option table and the patterns, [`plan`] answers what-if
+//! questions. Which modules and
 //! tensors matter is decided in `python/flextensor/`; what happens to them, in the interposer.
 
 mod bridge;
 mod calls;
 mod configuration;
 mod marks;
+mod plan;
 mod shape;
 
 /// The whole surface of the module, as `python/flextensor/_native.pyi` describes it.
@@ -25,6 +27,8 @@ mod _native {
     use crate::configuration::{check_configuration, option_table, select};
     #[pymodule_export]
     use crate::marks::{Mark, PassHook, SearchHook, inside_a_pass, pass_begin, pass_end};
+    #[pymodule_export]
+    use crate::plan::{WhatIf, plot_results};
     #[pymodule_export]
     use crate::shape::{hash_inputs, set_tensor_type};
 }

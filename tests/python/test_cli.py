@@ -112,9 +112,17 @@ def test_an_unreadable_configuration_file_is_named(package):
     assert "/nowhere/flex.toml" in result.stderr
 
 
-def test_an_unknown_option_is_refused(package):
-    result = flextensor(package, "run", "--max-gpu", "8GiB", "--", "true")
-    assert result.returncode != 0 and result.stdout == ""
+def test_an_unknown_option_is_refused_with_a_suggestion(package):
+    for arguments, words in (
+        (("run", "--max-gpu", "8GiB", "--", "true"), "unknown option --max-gpu; did you mean --max-gpu-mem?"),
+        (("run", "--max-gpu-men=8GiB", "true"), "unknown option --max-gpu-men=8GiB; did you mean --max-gpu-mem?"),
+        (("run", "--zzz", "true"), "unknown option --zzz"),
+        (("report", "a.json", "b.json"), "unknown argument b.json"),
+        (("rum", "true"), "unknown command 'rum'; did you mean run?"),
+    ):
+        result = flextensor(package, *arguments)
+        assert (result.returncode, result.stdout) == (2, ""), arguments
+        assert result.stderr.rstrip().endswith(words), result.stderr
 
 
 def test_a_missing_program_gives_127_and_its_name(package):
@@ -189,6 +197,24 @@ def test_help_lists_every_option_of_the_table(package):
     assert all(f"--{key.replace('_', '-')}" in text for key, *_ in _native.option_table())
 
 
+def test_help_says_which_options_are_not_supported_yet(package):
+    from flextensor import _native
+
+    text = " ".join(flextensor(package, "run", "--help").stdout.split())
+    limited = [(key, limit) for key, *_, limit in _native.option_table() if limit]
+    assert limited and all(limit.startswith("NOT SUPPORTED YET") for _, limit in limited)
+    for key, limit in limited:
+        assert f"--{key.replace('_', '-')} VALUE {limit}" in text, key
+    assert text.count("NOT SUPPORTED YET") == len(limited)
+
+
+def test_doctor_says_that_flextensor_is_switched_off_and_misses_nothing_for_it(package):
+    result = flextensor(package, "doctor", FT_ENABLED="0")
+    assert "disabled FT_ENABLED switches flextensor off" in result.stdout
+    assert "missing  configuration" not in result.stdout and "hook routes" not in result.stdout
+    assert "disabled" not in flextensor(package, "doctor").stdout
+
+
 def test_doctor_without_a_gpu_says_so_and_fails(package):
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a GPU")
@@ -252,7 +278,8 @@ def test_report_shows_the_figures_of_a_run(package, tmp_path):
         "8.00 GiB",
         "600.00 MiB",
         "358.00 ms",
-        "380.50 ms      20         1.063",
+        "passes of Llama, by the shape of their inputs",
+        "1      380.50 ms      20         1.063",
         "layers.0.up",
         "12,345",
         "passes us by",
@@ -261,6 +288,17 @@ def test_report_shows_the_figures_of_a_run(package, tmp_path):
         "note: a weight below the page size stayed",
     ):
         assert words in result.stdout, (words, result.stdout)
+
+
+def test_report_shows_no_hashes_no_empty_heads_and_the_switch_over_by_itself(package, tmp_path):
+    plan = {**REPORT["plan"], "switch_ms": 6852.0, "gate_closed_ms": 1253.0}
+    (tmp_path / "report.json").write_text(json.dumps({**REPORT, "plan": plan}))
+    lines = [line.strip() for line in flextensor(package, "report", str(tmp_path / "report.json")).stdout.splitlines()]
+    assert "ab" not in " ".join(lines).split()
+    assert not {"what", "what  size", "route  state"} & set(lines)
+    passes, switch = lines.index("time of a pass"), lines.index("switch-over, once")
+    assert lines[passes + 1 : passes + 3] == ["predicted  372.00 ms", "bound      358.00 ms"]
+    assert lines[switch + 1 : switch + 3] == ["whole            6852.00 ms", "launches waited  1253.00 ms"]
 
 
 @pytest.mark.parametrize("key", sorted(REPORT))

@@ -4,6 +4,11 @@ use flextensor_core::plan::{Plan, PlanNote, PlanRequest};
 use flextensor_core::units::Bytes;
 use serde::Serialize;
 
+use crate::error::WhatIfError;
+use crate::planner::Planner;
+use crate::profile::Shape;
+use crate::question::Question;
+
 /// What one plan would do.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Answer {
@@ -23,6 +28,69 @@ pub struct Answer {
     pub met: bool,
     /// What should be said about it.
     pub notes: Vec<String>,
+}
+
+/// One row of a table of plans: an answer, or why there is none.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    /// Who planned.
+    pub strategy: String,
+    /// The figures.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Answer>,
+    /// Why there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub declined: Option<String>,
+}
+
+/// All that a question is answered with, as the command line prints it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Table {
+    /// The models.
+    pub model: String,
+    /// UUID of the GPU that was measured on.
+    pub gpu: Option<String>,
+    /// The input shapes of the profile.
+    pub shapes: Vec<Shape>,
+    /// Bytes of all weights.
+    pub weights_bytes: u64,
+    /// Bytes of these that cannot be moved.
+    pub fixed_bytes: u64,
+    /// Pieces that are placed by themselves.
+    pub units: usize,
+    /// The budget; none = no limit.
+    pub budget_bytes: Option<u64>,
+    /// The link at its best, in GB/s.
+    pub link_gb_per_s: f64,
+    /// Where its speed comes from.
+    pub link: String,
+    /// Milliseconds with everything resident.
+    pub resident_ms: f64,
+    /// A row for each planner.
+    pub plans: Vec<Row>,
+}
+
+impl Table {
+    /// Asks every planner.
+    ///
+    /// # Errors
+    /// [`WhatIfError::Core`].
+    pub fn new(question: &Question, planners: &[Planner]) -> Result<Self, WhatIfError> {
+        let request = &question.request;
+        Ok(Table {
+            model: question.title.clone(),
+            gpu: question.gpu.clone(),
+            shapes: question.shapes.clone(),
+            weights_bytes: request.total_bytes(),
+            fixed_bytes: request.fixed_bytes,
+            units: request.units.len(),
+            budget_bytes: request.budget,
+            link_gb_per_s: request.link.peak_bytes_per_ms() / 1e6,
+            link: question.link_words.clone(),
+            resident_ms: question.resident_ms()?,
+            plans: planners.iter().map(|planner| planner.row(question)).collect::<Result<_, _>>()?,
+        })
+    }
 }
 
 impl Answer {

@@ -2,6 +2,8 @@
 //! [`WhatIfError::is_file`].
 
 use flextensor_core::CoreError;
+use flextensor_core::saved::SavedError;
+use flextensor_core::strategy::StrategyError;
 
 /// An error of this crate.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -23,19 +25,63 @@ pub enum WhatIfError {
         /// The text as given.
         given: String,
     },
+    /// The profile has no model on this GPU.
+    #[error("gpu {given} has no model in this profile: allowed are {known}")]
+    NoDevice {
+        /// The number as given.
+        given: i32,
+        /// The numbers that there are.
+        known: String,
+    },
+    /// The profile has fewer shapes.
+    #[error("input shape {given} is not in this profile: allowed are 1 to {most}")]
+    NoShape {
+        /// The number as given.
+        given: usize,
+        /// The last one.
+        most: usize,
+    },
+    /// A strategy, or one of its parameters, does not exist.
+    #[error(transparent)]
+    Strategy(#[from] StrategyError),
+    /// A parameter of a strategy has no value.
+    #[error("parameter `{given}` has no value: allowed is NAME:parameter=value,parameter=value")]
+    BadParameter {
+        /// The text as given.
+        given: String,
+    },
+    /// A strategy has no answer to such a question.
+    #[error("{why}")]
+    Declined {
+        /// Why, as the strategy says it.
+        why: String,
+    },
+    /// The profile has nothing to plan.
+    #[error("the profile has no weight that a pass uses: there is nothing to plan")]
+    Empty,
+    /// The profile cannot be used.
+    #[error(transparent)]
+    Profile(#[from] SavedError),
     /// The results of a benchmark cannot be read.
-    #[error("line {line} is no result of the benchmark: {why}")]
+    #[error("line {line} of `{file}` is no result of the benchmark: {why}")]
     BadResult {
+        /// The file.
+        file: String,
         /// Its number, from 1.
         line: usize,
         /// What is wrong.
         why: String,
     },
-    /// There is nothing to draw.
-    #[error("nothing to draw: {why}")]
-    Nothing {
-        /// What was looked for.
-        why: String,
+    /// The results have no run that could be drawn.
+    #[error("nothing to draw: no run has a time and GPU bytes")]
+    Nothing,
+    /// The results have no such case.
+    #[error("nothing to draw: no run of case `{given}` has a time; cases here: {known}")]
+    NoCase {
+        /// The name as given.
+        given: String,
+        /// The names that there are.
+        known: String,
     },
     /// A picture could not be drawn.
     #[error("the picture cannot be drawn: {why}")]
@@ -52,6 +98,7 @@ impl WhatIfError {
     /// Whether a file is at fault, and not the command line.
     #[must_use]
     pub fn is_file(&self) -> bool {
-        matches!(self, WhatIfError::BadResult { .. } | WhatIfError::Core(_))
+        use WhatIfError::{BadResult, Core, Empty, Nothing, Profile};
+        matches!(self, BadResult { .. } | Core(_) | Empty | Nothing | Profile(_))
     }
 }

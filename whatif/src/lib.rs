@@ -5,7 +5,9 @@
 //!
 //! | module | does |
 //! | --- | --- |
-//! | [`question`] | profile, budget and link as the planner takes them |
+//! | [`profile`] | a saved profile as what a question starts from |
+//! | [`question`] | budget and link as the planner takes them |
+//! | [`planner`] | our planner and the strategies, by name |
 //! | [`answer`] | the figures of a plan |
 //! | [`mod@sweep`] | times over a range of budgets |
 //! | [`mod@timeline`] | one steady pass as bars |
@@ -18,6 +20,8 @@ pub mod answer;
 pub mod chart;
 pub mod draw;
 pub mod error;
+pub mod planner;
+pub mod profile;
 pub mod question;
 pub mod results;
 pub mod sweep;

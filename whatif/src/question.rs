@@ -3,9 +3,11 @@
 
 use flextensor_config::size::{Amount, parse_bytes};
 use flextensor_core::link::LinkCurve;
-use flextensor_core::plan::PlanRequest;
+use flextensor_core::plan::{PlanRequest, plan};
+use flextensor_core::units::Bytes;
 
 use crate::error::WhatIfError;
+use crate::profile::Shape;
 
 /// Budgets that are understood when the profile does not say how large its GPU was.
 const BYTES: &str =
@@ -21,16 +23,23 @@ pub struct Question {
     pub request: PlanRequest,
     /// What people call the model or models.
     pub title: String,
+    /// The UUID of the GPU that was measured on, if it is known.
+    pub gpu: Option<String>,
+    /// Bytes of its memory, if they are known: what a percentage is of.
+    pub gpu_bytes: Option<u64>,
     /// Where the link's speed comes from, as a few words.
     pub link_words: String,
+    /// The input shapes of the profile.
+    pub shapes: Vec<Shape>,
 }
 
 impl Question {
-    /// The same question under another budget: `text` as the options take it, a percentage of `gpu_bytes`.
+    /// The same question under another budget: `text` as the options take it; a percentage is of the GPU's memory.
     ///
     /// # Errors
     /// [`WhatIfError::BadBudget`].
-    pub fn with_budget(mut self, text: &str, gpu_bytes: Option<u64>) -> Result<Self, WhatIfError> {
+    pub fn with_budget(mut self, text: &str) -> Result<Self, WhatIfError> {
+        let gpu_bytes = self.gpu_bytes;
         let allowed = if gpu_bytes.is_some() { BYTES_OR_PERCENT } else { BYTES };
         let refuse = || WhatIfError::BadBudget { given: text.to_owned(), allowed };
         let budget = match Amount::parse(text).ok_or_else(refuse)? {
@@ -39,6 +48,24 @@ impl Question {
         };
         self.request.budget = Some(budget);
         Ok(self)
+    }
+
+    /// What stands above a picture.
+    #[must_use]
+    pub fn heading(&self) -> String {
+        let weights = Bytes(self.request.total_bytes());
+        let link = self.request.link.peak_bytes_per_ms() / 1e6;
+        format!("{}, {weights} of weights, link {link:.1} GB/s", self.title)
+    }
+
+    /// Milliseconds of one pass of every model with everything resident.
+    ///
+    /// # Errors
+    /// [`WhatIfError::Core`] when the request contradicts itself.
+    pub fn resident_ms(&self) -> Result<f64, WhatIfError> {
+        // Where the budget holds all weights, nothing but computing is left in the bound.
+        let roomy = PlanRequest { budget: Some(self.request.total_bytes()), ..self.request.clone() };
+        Ok(plan(&roomy)?.bound_ms)
     }
 
     /// The same question for a link of one speed, as `25GB/s`.
@@ -66,11 +93,18 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn question() -> Question {
-        Question { request: PlanRequest::default(), title: "net".into(), link_words: "measured".into() }
+        Question {
+            request: PlanRequest::default(),
+            title: "net".into(),
+            gpu: None,
+            gpu_bytes: None,
+            link_words: "measured".into(),
+            shapes: Vec::new(),
+        }
     }
 
     fn budget(text: &str, gpu_bytes: Option<u64>) -> Result<Option<u64>, WhatIfError> {
-        question().with_budget(text, gpu_bytes).map(|question| question.request.budget)
+        Question { gpu_bytes, ..question() }.with_budget(text).map(|question| question.request.budget)
     }
 
     #[test]

@@ -34,34 +34,36 @@ const NATIVE: &str = "native";
 /// The program under our library, switched off: it says nothing about memory.
 const OFF: &str = "off";
 
-/// The charts of these lines (JSON, one object a line), in the order in which cases first appear; with `case`, only
-/// that one. Runs that failed have no time and are left out.
+/// The charts of these files, each a name and its text (JSON, one object a line), in the order in which cases first
+/// appear; with `case`, only that one. Runs that failed have no time and are left out.
 ///
 /// # Errors
-/// [`WhatIfError::BadResult`] names the first line that is none; [`WhatIfError::Nothing`] when no run is left, or
-/// there is no such case.
-pub fn charts(lines: &str, case: Option<&str>) -> Result<Vec<Chart>, WhatIfError> {
+/// [`WhatIfError::BadResult`] names the first line that is none; [`WhatIfError::NoCase`] and
+/// [`WhatIfError::Nothing`] when no run is left.
+pub fn charts(files: &[(String, String)], case: Option<&str>) -> Result<Vec<Chart>, WhatIfError> {
     let mut cases: Vec<(String, Vec<Measured>)> = Vec::new();
-    let numbered = lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    for (at, line) in numbered {
-        let measured: Measured = serde_json::from_str(line)
-            .map_err(|error| WhatIfError::BadResult { line: at + 1, why: error.to_string() })?;
-        match cases.iter_mut().find(|(name, _)| *name == measured.case) {
-            Some((_, runs)) => runs.push(measured),
-            None => cases.push((measured.case.clone(), vec![measured])),
+    for (file, text) in files {
+        for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            let bad = |error: serde_json::Error| WhatIfError::BadResult {
+                file: file.clone(),
+                line: at + 1,
+                why: error.to_string(),
+            };
+            let measured: Measured = serde_json::from_str(line).map_err(bad)?;
+            match cases.iter_mut().find(|(name, _)| *name == measured.case) {
+                Some((_, runs)) => runs.push(measured),
+                None => cases.push((measured.case.clone(), vec![measured])),
+            }
         }
     }
     let known = cases.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>().join(", ");
     let wanted = cases.into_iter().filter(|(name, _)| case.is_none_or(|case| case == name));
     let charts: Vec<Chart> = wanted.filter_map(|(name, runs)| chart(&name, &runs)).collect();
-    if charts.is_empty() {
-        let why = match case {
-            Some(case) => format!("no run of case `{case}` with a time; cases here: {known}"),
-            None => "no run with a time and GPU bytes in this file".to_owned(),
-        };
-        return Err(WhatIfError::Nothing { why });
+    match case.filter(|_| charts.is_empty()) {
+        Some(case) => Err(WhatIfError::NoCase { given: case.to_owned(), known }),
+        None if charts.is_empty() => Err(WhatIfError::Nothing),
+        None => Ok(charts),
     }
-    Ok(charts)
 }
 
 fn chart(case: &str, runs: &[Measured]) -> Option<Chart> {

@@ -12,6 +12,11 @@ const LINES: &str = r#"
 {"case": "decode", "mode": "flextensor", "budget_bytes": 536870912, "ms": null}
 "#;
 
+/// The charts of one file.
+fn of(text: &str, case: Option<&str>) -> Result<Vec<Chart>, WhatIfError> {
+    charts(&[("a.jsonl".to_owned(), text.to_owned())], case)
+}
+
 /// The numbers of a chart, a line each.
 fn numbers(chart: &Chart) -> String {
     let line = |line: &Line| {
@@ -25,7 +30,7 @@ fn numbers(chart: &Chart) -> String {
 
 #[test]
 fn each_case_is_a_chart_of_modes_with_the_bound() {
-    let charts = charts(LINES, None).expect("good lines");
+    let charts = of(LINES, None).expect("good lines");
     let text: Vec<_> = charts.iter().map(numbers).collect();
     insta::assert_snapshot!(text.join("\n\n"), @"
     prefill
@@ -40,9 +45,17 @@ fn each_case_is_a_chart_of_modes_with_the_bound() {
 }
 
 #[test]
+fn runs_of_several_files_stand_in_one_chart() {
+    let other = r#"{"case": "prefill", "mode": "flextensor", "weights_gpu_bytes": 536870912, "ms": 77.0}"#;
+    let files = [("a".to_owned(), LINES.to_owned()), ("b".to_owned(), other.to_owned())];
+    let charts = charts(&files, Some("prefill")).expect("good lines");
+    assert_eq!(charts[0].lines[0].points.first(), Some(&(0.5, 77.0)));
+}
+
+#[test]
 fn one_case_can_be_chosen_and_an_unknown_one_is_named_with_those_there_are() {
-    assert_eq!(charts(LINES, Some("decode")).expect("is there").len(), 1);
-    let message = charts(LINES, Some("train")).expect_err("is not").to_string();
+    assert_eq!(of(LINES, Some("decode")).expect("is there").len(), 1);
+    let message = of(LINES, Some("train")).expect_err("is not").to_string();
     assert!(message.contains("`train`") && message.contains("prefill, decode"), "{message}");
 }
 
@@ -54,14 +67,14 @@ fn a_line_that_is_none_is_named_by_its_number() {
         (r#"{"mode": "x", "ms": 1}"#, "case"),
         (r#"{"case": "a", "mode": "b", "ms": "fast"}"#, "fast"),
     ] {
-        let message = charts(&format!("{}\n{line}", LINES.trim()), None).expect_err(line).to_string();
-        assert!(message.contains("line 8") && message.contains(words), "{message}");
+        let message = of(&format!("{}\n{line}", LINES.trim()), None).expect_err(line).to_string();
+        assert!(message.contains("line 8 of `a.jsonl`") && message.contains(words), "{message}");
     }
 }
 
 #[test]
 fn a_file_without_any_run_is_said_to_be_so() {
-    assert!(matches!(charts("", None), Err(WhatIfError::Nothing { .. })));
+    assert!(matches!(of("", None), Err(WhatIfError::Nothing)));
     let failed = r#"{"case": "a", "mode": "flextensor", "ms": null}"#;
-    assert!(matches!(charts(failed, None), Err(WhatIfError::Nothing { .. })));
+    assert!(matches!(of(failed, None), Err(WhatIfError::Nothing)));
 }

@@ -1,11 +1,12 @@
-//! Times over a range of budgets, and their chart. One plan is made for each budget; which strategy makes it is the
+//! Times over a range of budgets, and their chart. One plan is made for each budget; who makes it is the
 //! caller's choice.
 
-use flextensor_core::plan::{Plan, PlanRequest};
+use flextensor_core::plan::PlanRequest;
 use flextensor_core::units::Bytes;
 
 use crate::chart::{Chart, Line, Stroke, Upright};
 use crate::error::WhatIfError;
+use crate::planner::Planner;
 
 /// Budgets of a sweep, evenly from one part of the weights to all of them.
 pub const BUDGETS: u32 = 32;
@@ -33,6 +34,9 @@ impl Point {
     }
 }
 
+/// Sweeps by the name of who planned.
+pub type Sweeps = Vec<(String, Vec<Point>)>;
+
 /// The budgets of a sweep: evenly spread up to all weights, and the chosen one.
 #[must_use]
 pub fn budgets(request: &PlanRequest) -> Vec<u64> {
@@ -49,25 +53,24 @@ pub fn budgets(request: &PlanRequest) -> Vec<u64> {
     budgets
 }
 
-/// One point for each budget of [`budgets`], by the plans that `planner` makes; where it makes none (a strategy may
-/// have no answer), there is no point.
+/// One point for each budget of [`budgets`]; where the planner has no answer, there is none.
 ///
 /// # Errors
-/// What `planner` gives, if it is an error of the request itself ([`WhatIfError::Core`]).
-pub fn sweep(
-    request: &PlanRequest,
-    planner: &dyn Fn(&PlanRequest) -> Result<Option<Plan>, WhatIfError>,
-) -> Result<Vec<Point>, WhatIfError> {
+/// [`WhatIfError::Core`] when the request contradicts itself.
+pub fn sweep(request: &PlanRequest, planner: &Planner) -> Result<Vec<Point>, WhatIfError> {
     let mut points = Vec::new();
     for budget in budgets(request) {
-        let asked = PlanRequest { budget: Some(budget), ..request.clone() };
-        points.extend(planner(&asked)?.map(|plan| Point {
-            budget_bytes: budget,
-            peak_bytes: plan.peak_bytes,
-            predicted_ms: plan.predicted_ms,
-            bound_ms: plan.bound_ms,
-            streamed_bytes: plan.streamed_bytes,
-        }));
+        match planner.plan(&PlanRequest { budget: Some(budget), ..request.clone() }) {
+            Ok(plan) => points.push(Point {
+                budget_bytes: budget,
+                peak_bytes: plan.peak_bytes,
+                predicted_ms: plan.predicted_ms,
+                bound_ms: plan.bound_ms,
+                streamed_bytes: plan.streamed_bytes,
+            }),
+            Err(WhatIfError::Declined { .. }) => {}
+            Err(error) => return Err(error),
+        }
     }
     Ok(points)
 }

@@ -4,9 +4,10 @@
 use flextensor_core::link::LinkCurve;
 use flextensor_core::plan::{PassProfile, PlanRequest, UnitInfo, UseInfo, plan};
 use flextensor_core::units::{GIB, ModelId, UnitId};
+use flextensor_whatif::planner::Planner;
 use flextensor_whatif::sweep::Point;
 use flextensor_whatif::timeline::BarKind;
-use flextensor_whatif::{draw, sweep, timeline};
+use flextensor_whatif::{WhatIfError, draw, sweep, timeline};
 
 /// Milliseconds a page: 194 and 12.5 ms a pass.
 const PREFILL: f64 = 0.0149;
@@ -39,7 +40,7 @@ fn llama(ms: f64, budget: Option<u64>) -> PlanRequest {
 }
 
 fn ours(request: &PlanRequest) -> Vec<Point> {
-    sweep::sweep(request, &|request| Ok(Some(plan(request)?))).unwrap()
+    sweep::sweep(request, &Planner::ours()).unwrap()
 }
 
 #[test]
@@ -142,4 +143,27 @@ fn pictures_are_svg_with_their_texts_escaped_and_all_their_lines() {
     let text = draw::timeline(&bars).unwrap();
     assert!(text.matches("<rect").count() >= bars.bars.len());
     assert!(text.contains("copies") && text.contains("waiting"));
+}
+
+#[test]
+fn a_strategy_follows_the_parameters_behind_its_name() {
+    let request = llama(PREFILL, Some(20 * GIB));
+    let streamed = |text: &str| Planner::named(text).unwrap().plan(&request).unwrap().streamed_bytes;
+    assert!(streamed("NthLayerStrategy:nth_layer=2") > streamed("NthLayerStrategy:nth_layer=20, n_blocks=2"));
+    assert_eq!(streamed("NthLayerStrategy"), streamed("NthLayerStrategy:nth_layer=2"));
+}
+
+#[test]
+fn each_planner_has_a_row_and_ours_is_not_slower() {
+    let request = llama(PREFILL, Some(12 * GIB));
+    let ours = Planner::ours().plan(&request).unwrap();
+    for planner in Planner::all(Some(&["GreedyStrategy", "NthLayerStrategy"].map(str::to_owned))).unwrap() {
+        match planner.plan(&request) {
+            Ok(plan) if plan.peak_bytes <= 12 * GIB => {
+                assert!(ours.predicted_ms <= plan.predicted_ms * 1.002, "{}", planner.name());
+            }
+            Ok(_) | Err(WhatIfError::Declined { .. }) => {}
+            Err(error) => panic!("{}: {error}", planner.name()),
+        }
+    }
 }

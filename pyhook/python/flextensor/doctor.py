@@ -44,10 +44,11 @@ _STAGES = ("inert", "starting", "active", "off by configuration", "could not sta
 
 
 class Findings:
-    """The lines of the answer, and whether anything is missing."""
+    """The lines of the answer, and whether anything is missing or switched off."""
 
     def __init__(self) -> None:
         self.missing = False
+        self.disabled = False
 
     def good(self, text: str) -> None:
         """Something is as it should be."""
@@ -56,6 +57,11 @@ class Findings:
     def note(self, text: str) -> None:
         """Something worth knowing."""
         print(f"  note     {text}")
+
+    def off(self, text: str) -> None:
+        """Something is switched off, by the user's own word."""
+        self.disabled = True
+        print(f"  disabled {text}")
 
     def bad(self, text: str) -> None:
         """Something is missing."""
@@ -78,10 +84,13 @@ def main() -> int:
     if driver is not None:
         for device in range(_integer(driver, "cuDeviceGetCount")):
             _device(found, driver, device)
-    if driver is not None and preloadable:
+    if driver is not None and preloadable and not found.disabled:
         print("hook routes")
         _routes(found)
-    print("something is missing, see above" if found.missing else "all well")
+    if found.missing:
+        print("something is missing, see above")
+    else:
+        print("all well, but flextensor is switched off here" if found.disabled else "all well")
     return 1 if found.missing else 0
 
 
@@ -92,8 +101,12 @@ def _installation(found: Findings) -> bool:
         found.bad(f"the native module cannot be loaded: {error}")
         return False
     try:
-        _native.check_configuration(dict(os.environ))
-        found.good("configuration")
+        configuration = json.loads(_native.check_configuration(dict(os.environ)))
+        if configuration.get("enabled", True):
+            found.good("configuration")
+        else:
+            origin = configuration.get("origins", {}).get("enabled", "the configuration")
+            found.off(f"{origin} switches flextensor off: programs run as without it, and hooks are not tried")
     except ValueError as error:
         found.bad(f"configuration: {error}")
     try:

@@ -9,6 +9,9 @@ from typing import Any
 # The table of placements shows the largest; the file has them all.
 _LARGEST = 20
 
+_PASS_TIMES = {"predicted_ms": "predicted", "bound_ms": "bound", "resident_ms": "all resident"}
+_SWITCH_TIMES = {"switch_ms": "whole", "gate_closed_ms": "launches waited"}
+
 
 def main(path: str) -> int:
     """Prints the report in the file at `path`."""
@@ -53,11 +56,23 @@ def size(count: Any) -> str:
     return f"{count:.0f} B"
 
 
-def table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
-    """Columns set to their widest cell: texts to the left, everything else to the right."""
-    rows = list(rows)
-    cells = [head, *(tuple(str(cell) for cell in row) for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+def milliseconds(value: Any) -> str:
+    """A time for people."""
+    return f"{value:.2f} ms" if isinstance(value, int | float) else "?"
+
+
+def ratio(value: Any) -> str:
+    """A ratio for people."""
+    return f"{value:.3f}" if isinstance(value, int | float) else "?"
+
+
+def table(head: tuple[str, ...] | None, rows: Iterable[tuple[Any, ...]]) -> Iterator[str]:
+    """Columns set to their widest cell: the first to the left, the others to the right. Without a head where
+    the rows say what they are."""
+    cells = [tuple(str(cell) for cell in row) for row in rows]
+    if head is not None:
+        cells.insert(0, head)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         yield (
             "  "
@@ -82,14 +97,13 @@ def _models(models: list[Any]) -> Iterator[str]:
         yield from ("", "models", *table(("name", "phase", "weights", "passes"), rows))
     for model in filter(_is_dict, models):
         times = [
-            (m.get("shape", "?"), _ms(m.get("median_ms")), m.get("passes", "?"), _ratio(m.get("ratio")))
-            for m in _list(model, "measured")
-            if _is_dict(m)
+            (number, milliseconds(m.get("median_ms")), _count(m.get("passes")), ratio(m.get("ratio")))
+            for number, m in enumerate(filter(_is_dict, _list(model, "measured")), start=1)
         ]
         if times:
             yield from (
                 "",
-                f"passes of {model.get('name', '?')} by input shape",
+                f"passes of {model.get('name', '?')}, by the shape of their inputs",
                 *table(("shape", "median", "passes", "time / bound"), times),
             )
 
@@ -105,25 +119,21 @@ def _plan(plan: dict[str, Any]) -> Iterator[str]:
         ("streamed", "streamed_bytes"),
         ("peak", "peak_bytes"),
     )
-    yield from table(
-        ("what", "size"), [(name, size(plan[key])) for name, key in sizes if plan.get(key) is not None]
-    )
-    times = (
-        ("predicted", "predicted_ms"),
-        ("bound", "bound_ms"),
-        ("all resident", "resident_ms"),
-        ("switch-over", "switch_ms"),
-        ("gate closed", "gate_closed_ms"),
-    )
-    rows = [(name, _ms(plan[key])) for name, key in times if plan.get(key) is not None]
-    if rows:
-        yield from table(("time of a pass", ""), rows)
+    yield from table(None, [(name, size(plan[key])) for name, key in sizes if plan.get(key) is not None])
+    yield from _times(plan, "time of a pass", _PASS_TIMES)
     if plan.get("link_gb_per_s"):
         yield f"  link {plan['link_gb_per_s']:.1f} GB/s"
+    yield from _times(plan, "switch-over, once", _SWITCH_TIMES)
     if plan.get("refused"):
         yield f"  refused: {plan['refused']}"
     for note in _list(plan, "notes"):
         yield f"  note: {note}"
+
+
+def _times(plan: dict[str, Any], title: str, names: dict[str, str]) -> Iterator[str]:
+    rows = [(name, milliseconds(plan[key])) for key, name in names.items() if plan.get(key) is not None]
+    if rows:
+        yield from (f"  {title}", *(f"  {row}" for row in table(None, rows)))
 
 
 def _memory(memory: dict[str, Any]) -> Iterator[str]:
@@ -136,7 +146,7 @@ def _memory(memory: dict[str, Any]) -> Iterator[str]:
     }
     rows = [(text, size(memory[key])) for key, text in names.items() if memory.get(key) is not None]
     if rows:
-        yield from ("", "memory", *table(("what", "size"), rows))
+        yield from ("", "memory", *table(None, rows))
 
 
 def _placements(placements: list[Any]) -> Iterator[str]:
@@ -165,7 +175,7 @@ def _hooks(hooks: dict[str, Any]) -> Iterator[str]:
         yield from (
             "",
             "hook routes",
-            *table(("route", "state"), [(name, words.get(state, state)) for name, state in routes.items()]),
+            *table(None, [(name, words.get(state, state)) for name, state in routes.items()]),
         )
     yield from _section("calls left to the driver, by reason", _dict(hooks, "bypasses"))
     faults = {"calls that we failed": hooks.get("failures"), "faults of ours": hooks.get("panics")}
@@ -182,7 +192,7 @@ def _section(title: str, values: dict[str, Any]) -> Iterator[str]:
                 (key.replace("_", " "), value if isinstance(value, str) else "; ".join(map(str, value)))
             )
     if rows:
-        yield from ("", title, *table(("what", ""), rows))
+        yield from ("", title, *table(None, rows))
 
 
 def _is_dict(value: Any) -> bool:
@@ -203,11 +213,3 @@ def _count(value: Any) -> str:
     if isinstance(value, list):
         value = len(value)
     return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else "?"
-
-
-def _ms(value: Any) -> str:
-    return f"{value:.2f} ms" if isinstance(value, int | float) else "?"
-
-
-def _ratio(value: Any) -> str:
-    return f"{value:.3f}" if isinstance(value, int | float) else "?"
