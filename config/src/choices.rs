@@ -116,6 +116,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_strategy_that_can_be_named_exists() {
+        assert_eq!(STRATEGY_NAMES, flextensor_core::strategy::names());
+    }
+
+    #[test]
     fn a_word_reads_back_as_its_value() {
         for (value, word) in [(LogLevel::Notice, "notice"), (LogLevel::Debug, "debug")] {
             assert_eq!(value.as_str(), word);

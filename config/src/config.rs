@@ -88,6 +88,18 @@ impl Config {
         self.host_mem_limit.map(|amount| amount.of(total_bytes))
     }
 
+    /// What a strategy by name takes as parameters, under the names of its parameters: only what somebody set, because
+    /// every strategy has defaults of its own.
+    pub fn strategy_options(&self) -> Vec<(&'static str, f64)> {
+        let options = [
+            ("transfer_budget_scale", "scale", self.transfer_budget_scale),
+            ("num_blocks", "n_blocks", f64::from(self.num_blocks)),
+            ("min_blocks", "min_blocks", f64::from(self.min_blocks)),
+        ];
+        let is_set = |key: &str| self.origins.get(key).is_some_and(|origin| *origin != Origin::Default);
+        options.into_iter().filter(|(key, ..)| is_set(key)).map(|(_, name, value)| (name, value)).collect()
+    }
+
     /// The patterns, ready to be applied.
     ///
     /// # Errors

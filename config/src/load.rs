@@ -220,6 +220,7 @@ impl Merge {
         config.warnings = self.warnings;
         rules::check(&config)?;
         rules::refuse_unsupported(&self.values, &config.origins)?;
+        config.warnings.extend(rules::without_effect(&self.values, &config));
         Ok(config)
     }
 }

@@ -257,9 +257,30 @@ fn an_option_without_effect_is_refused_unless_it_is_at_its_default() {
         message,
         "FT_GPU_LIMIT: gpu_limit = \"8GiB\" is not supported yet; it waits for the process limit"
     );
-    for (name, value) in [("FT_CHECK", "1"), ("FT_NUM_BLOCKS", "5"), ("FT_LOAD_STRATEGY", "GreedyStrategy")] {
+    for (name, value) in [("FT_CHECK", "1"), ("FT_TRANSFER_MODE", "raw_block_transfer")] {
         assert!(refuse(&[(name, value)]).contains("is not supported yet"), "{name}");
     }
+}
+
+#[test]
+fn a_strategy_by_name_takes_the_options_that_were_set() {
+    let config = with(&[("FT_LOAD_STRATEGY", "GreedyStrategy"), ("FT_NUM_BLOCKS", "6")]).unwrap();
+    assert_eq!(config.load_strategy.as_deref(), Some("GreedyStrategy"));
+    assert_eq!(config.strategy_options(), [("n_blocks", 6.0)]);
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    let all = [("FT_TRANSFER_BUDGET_SCALE", "0.5"), ("FT_NUM_BLOCKS", "6"), ("FT_MIN_BLOCKS", "2")];
+    let options = with(&all).unwrap().strategy_options();
+    assert_eq!(options, [("scale", 0.5), ("n_blocks", 6.0), ("min_blocks", 2.0)]);
+    assert!(refuse(&[("FT_LOAD_STRATEGY", "Greedy")]).contains("KnapsackBlockStrategy"));
+}
+
+#[test]
+fn options_of_strategies_without_a_strategy_are_said_to_have_no_effect() {
+    let config = with(&[("FT_MIN_BLOCKS", "2")]).unwrap();
+    assert_eq!(
+        config.warnings,
+        ["FT_MIN_BLOCKS: min_blocks has no effect without load_strategy: our planner chooses by itself"]
+    );
 }
 
 #[test]

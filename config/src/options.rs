@@ -29,7 +29,6 @@ const FRACTION: Kind = Kind::Float { above: 0.0, inclusive: false, most: 1.0 };
 
 const PYTHON_INTERFACE: &str = "the Python interface";
 const SHARED_SESSIONS: &str = "sessions that share host memory between processes";
-const STRATEGIES: &str = "strategies by name";
 const DIAGNOSTICS: &str = "the diagnostic tables";
 
 /// The table.
@@ -222,14 +221,7 @@ static PHASES: &[Row] = &[
          plan comes into force.",
         Supported,
     ),
-    row(
-        "profile_read_only",
-        Kind::Bool,
-        "false",
-        "0.1.0",
-        "Load profiles, never save them.",
-        Supported,
-    ),
+    row("profile_read_only", Kind::Bool, "false", "0.1.0", "Load profiles, never save them.", Supported),
     row(
         "external_compile",
         Kind::Bool,
@@ -246,15 +238,15 @@ static PLANNING: &[Row] = &[
         Kind::Choice(STRATEGY_NAMES),
         "0.1.0",
         "Planning strategy by name; unset = our planner.",
-        Later(STRATEGIES),
+        Supported,
     ),
     row(
         "transfer_budget_scale",
         POSITIVE,
         "1.0",
         "0.1.0",
-        "Multiplies the time that a strategy grants to copies.",
-        Later(STRATEGIES),
+        "Multiplies the time that a strategy by name grants to copies. Our planner needs no such number.",
+        Supported,
     ),
     row(
         "transfer_mode",
@@ -269,16 +261,18 @@ static PLANNING: &[Row] = &[
         Kind::Int { min: 2 },
         "4",
         "0.1.0",
-        "Most blocks (of the largest unit) that the ring may hold.",
-        Later(STRATEGIES),
+        "Most blocks (each as large as its largest layer) that a strategy by name plans with; unless it is set, the \
+         strategy's own default counts. Our planner sizes the ring by itself.",
+        Supported,
     ),
     row(
         "min_blocks",
         Kind::Int { min: 2 },
         "4",
         "0.1.0",
-        "Fewest blocks that the ring may hold; at most num_blocks.",
-        Later(STRATEGIES),
+        "Fewest blocks that a strategy by name plans with; at most num_blocks. Unless it is set, the strategy's own \
+         default counts.",
+        Supported,
     ),
     row(
         "piecewise_prefetch",

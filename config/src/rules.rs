@@ -114,6 +114,20 @@ pub(crate) fn refuse_unsupported(
     Ok(())
 }
 
+/// Options that somebody changed although nothing asks for them here, each as one line.
+pub(crate) fn without_effect(values: &BTreeMap<&'static str, Value>, config: &Config) -> Vec<String> {
+    if config.load_strategy.is_some() {
+        return Vec::new();
+    }
+    let of_strategies = ["transfer_budget_scale", "num_blocks", "min_blocks"];
+    let changed = all().filter(|row| of_strategies.contains(&row.key) && !is_default(row, &values[row.key]));
+    let lines = changed.map(|row| {
+        let origin = config.origins.get(row.key).unwrap_or(&Origin::Default);
+        format!("{origin}: {} has no effect without load_strategy: our planner chooses by itself", row.key)
+    });
+    lines.collect()
+}
+
 fn is_default(row: &Row, value: &Value) -> bool {
     let default = row.default.map_or(Raw::None, |text| Raw::Text(text.to_owned()));
     convert(row, &default).as_ref() == Ok(value)

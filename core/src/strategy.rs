@@ -44,7 +44,7 @@ pub use estimate::{Candidate, Estimate, Selection};
 pub use on_ring::Planned;
 pub use parameters::{Parameters, Value};
 pub use question::{Layer, Question, Tensor};
-pub use registry::{by_name, names};
+pub use registry::{by_name, from_options, names};
 pub use transfer::TransferCurve;
 pub use window::{Window, has_transfer_gaps};
 

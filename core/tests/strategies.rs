@@ -9,7 +9,7 @@ use flextensor_core::link::LinkCurve;
 use flextensor_core::plan::{Plan, PlanRequest, StayReason, plan};
 use flextensor_core::simulate::simulate;
 use flextensor_core::strategy::{
-    Parameters, Planned, Question, StrategyError, Value, by_name, has_transfer_gaps, names,
+    Parameters, Planned, Question, StrategyError, Value, by_name, from_options, has_transfer_gaps, names,
 };
 use flextensor_core::units::{ModelId, UnitId};
 use models::{PAGE, chain, pass, unit};
@@ -223,6 +223,19 @@ fn none_is_the_default_and_whole_numbers_are_numbers() {
         assert_eq!(none.name(), name);
     }
     assert!(by_name("KnapsackBlockStrategy", &parameters(&[("scale", Value::Whole(1))])).is_ok());
+}
+
+#[test]
+fn options_of_a_run_reach_the_parameters_that_a_strategy_has_and_no_others() {
+    let options = [("scale", 0.5), ("n_blocks", 6.0), ("min_blocks", 3.0)];
+    for name in names() {
+        assert_eq!(from_options(name, &options).unwrap().name(), name);
+    }
+    let given = parameters(&[("n_blocks", Value::Whole(6))]);
+    let nth = by_name("NthLayerStrategy", &given).unwrap();
+    assert_eq!(format!("{:?}", from_options("NthLayerStrategy", &options).unwrap()), format!("{nth:?}"));
+    let refused = from_options("NthLayerStrategy", &[("n_blocks", 1.0)]).unwrap_err().to_string();
+    assert!(refused.contains("`n_blocks` is 1"), "{refused}");
 }
 
 #[test]

@@ -85,6 +85,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// What is wrong with the parameters that were asked for, if anything is.
+    pub(super) fn finish_known(self) -> Result<(), StrategyError> {
+        self.wrong.map_or(Ok(()), Err)
+    }
+
     /// Keeps what is wrong between parameters that are allowed one by one.
     pub(super) fn require(&mut self, holds: bool, parameter: &'static str, given: i64, allowed: &str) {
         if !holds {
