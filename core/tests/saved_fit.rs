@@ -70,9 +70,14 @@ fn another_gpu_or_link_keeps_the_times_but_neither_plan_nor_curve() {
 #[test]
 fn another_budget_pattern_ring_or_place_keeps_times_and_curve() {
     type Change = fn(&mut Here);
-    let cases: [(Change, &str); 9] = [
+    let cases: [(Change, &str); 11] = [
         (|run| run.budget = Some(48 << 20), "the budget is 48 MiB, not 64 MiB"),
         (|run| run.budget = None, "the budget is none, not 64 MiB"),
+        (
+            |run| drop(run.settings.insert("mode".to_owned(), "latency".to_owned())),
+            "mode is latency, not auto",
+        ),
+        (|run| drop(run.settings.insert("a".to_owned(), "b".to_owned())), "a is b, not unset"),
         (|run| run.patterns.exclude.clear(), "the patterns are others"),
         (|run| run.model.weights[1].flags = 0, "the patterns are others"),
         (|run| run.ring_override = Some(8 << 20), "the ring is another one"),

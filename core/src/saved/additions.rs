@@ -1,6 +1,8 @@
 //! What a profile file holds under the key `flextensor`: the GPU and its link, and for each model its weights, units, passes and plan.
 //! Lists refer to each other by position. Their own types, so that the file stays readable when the planner's change.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::link::LinkPoint;
@@ -191,6 +193,9 @@ pub struct SavedPlan {
     /// Longest single copy, in pages; 0 = the usual one.
     #[serde(default)]
     pub chunk_pages: u64,
+    /// The other options that plans depend on, by key.
+    #[serde(default)]
+    pub settings: BTreeMap<String, String>,
     /// What to expect of each shape; the first one's times are the plan's.
     #[serde(default)]
     pub forecasts: Vec<SavedForecast>,

@@ -24,6 +24,8 @@ pub struct Here {
     pub fixed_bytes: u64,
     /// The ring's size as the user wants it.
     pub ring_override: Option<u64>,
+    /// The other options that plans depend on, by key.
+    pub settings: BTreeMap<String, String>,
     /// Bytes of a page.
     pub page_bytes: u64,
     /// Pages of the ring that turns already; 0 = none.
@@ -58,6 +60,15 @@ pub enum Difference {
         /// In this run.
         is: Option<u64>,
     },
+    /// Another value of an option that plans depend on.
+    Setting {
+        /// Its key.
+        key: String,
+        /// In the file.
+        was: String,
+        /// In this run.
+        is: String,
+    },
     /// The weights lie otherwise in GPU memory, or more weights lie beside them.
     Units,
     /// The ring is wanted in another size, or another one turns already.
@@ -79,6 +90,7 @@ impl fmt::Display for Difference {
             Difference::Budget { was, is } => {
                 write!(f, "the budget is {}, not {}", budget(is), budget(was))
             }
+            Difference::Setting { key, was, is } => write!(f, "{key} is {is}, not {was}"),
             Difference::Units => {
                 write!(f, "weights lie otherwise in GPU memory, or more of them beside these")
             }
@@ -156,6 +168,14 @@ fn take<'a>(ours: &'a Additions, model: &'a SavedModel, here: &Here) -> Result<T
 fn other_plan(model: &SavedModel, plan: &SavedPlan, here: &Here) -> Option<Difference> {
     if plan.budget_bytes != here.budget {
         return Some(Difference::Budget { was: plan.budget_bytes, is: here.budget });
+    }
+    for key in plan.settings.keys().chain(here.settings.keys()) {
+        let of =
+            |settings: &BTreeMap<String, String>| settings.get(key).cloned().unwrap_or("unset".to_owned());
+        let (was, is) = (of(&plan.settings), of(&here.settings));
+        if was != is {
+            return Some(Difference::Setting { key: key.clone(), was, is });
+        }
     }
     // Reasons to stay that came up since count, as do those that the file knows: what streams may not have one here.
     let same = |(a, b): (&super::SavedUnit, &super::SavedUnit)| {

@@ -1,6 +1,8 @@
 //! Profiles for tests: a small model as a run would save it, and random ones.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use std::collections::BTreeMap;
+
 use flextensor_core::link::{LinkCurve, LinkPoint};
 use flextensor_core::plan::{Plan, PlanRequest, plan};
 use flextensor_core::saved::{
@@ -100,6 +102,7 @@ pub(crate) fn saved_plan(made: &Plan, budget: Option<u64>, fixed_bytes: u64) -> 
         bound_ms: made.bound_ms,
         smallest_budget: made.budget_missed(),
         chunk_pages: made.chunk_pages,
+        settings: settings(),
         forecasts: made.forecasts.iter().filter_map(|of| SavedForecast::from_plan(of, ModelId(1))).collect(),
     }
 }
@@ -137,9 +140,14 @@ pub(crate) fn here(model: &SavedModel, budget: Option<u64>) -> Here {
         model,
         budget,
         ring_override: None,
+        settings: settings(),
         page_bytes: PlanRequest::PAGE_BYTES,
         ring_before: 0,
     }
+}
+
+fn settings() -> BTreeMap<String, String> {
+    BTreeMap::from([("mode".to_owned(), "auto".to_owned())])
 }
 
 /// Ids as a run might give them.

@@ -146,6 +146,7 @@ fn here(id: ModelId, ours: &Additions) -> Option<(Here, Vec<UnitId>)> {
         budget: config.max_gpu_mem_for(number.unsigned_abs(), total),
         fixed_bytes,
         ring_override: config.ring_bytes,
+        settings: settings(),
         page_bytes: PAGE,
         ring_before,
     };
@@ -155,6 +156,14 @@ fn here(id: ModelId, ours: &Additions) -> Option<(Here, Vec<UnitId>)> {
 fn patterns() -> Patterns {
     let config = super::config();
     Patterns { include: config.include_patterns.clone(), exclude: config.exclude_patterns.clone() }
+}
+
+/// Options besides budget, patterns and ring that plans depend on.
+const PLANNED_BY: [&str; 5] = ["mode", "load_strategy", "transfer_budget_scale", "num_blocks", "min_blocks"];
+
+fn settings() -> BTreeMap<String, String> {
+    let all = serde_json::to_value(super::config()).unwrap_or_default();
+    PLANNED_BY.iter().map(|&key| (key.to_owned(), all[key].to_string().replace('"', ""))).collect()
 }
 
 fn announce(path: &Path, taken: &Taken<'_>) {
@@ -309,6 +318,7 @@ fn saved_plan(
         bound_ms: plan.bound_ms,
         smallest_budget: plan.budget_missed(),
         chunk_pages: plan.chunk_pages,
+        settings: settings(),
         forecasts: plan.forecasts.iter().filter_map(|of| SavedForecast::from_plan(of, id)).collect(),
     }
 }
