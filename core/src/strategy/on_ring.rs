@@ -7,14 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Question, Selection, StrategyError};
 use crate::error::CoreError;
 use crate::layout;
-use crate::plan::{Placement, Plan, PlanNote, PlanRequest, RingRun};
-use crate::simulate::{Course, simulate};
+use crate::plan::{Forecast, Placement, Plan, PlanNote, PlanRequest, RingRun};
+use crate::simulate::{Course, Scenario, simulate_shapes};
 use crate::units::{ModelId, UnitId};
 
 /// Leads to try beyond what is held at once, in MiB; so many as our own planner looks at.
 const LEADS_MIB: [u64; 16] = [0, 4, 8, 16, 20, 24, 32, 40, 48, 64, 80, 112, 144, 208, 272, 528];
 /// Predictions this close to the best count as equal; then fewer streamed bytes win.
 const SAME_TIME: f64 = 1.001;
+/// Lengths of a copy that are tried, each half of the one before.
+const CHUNKS: u32 = 5;
+/// A bound that counts as one, in milliseconds: ratios to nothing are no measure.
+const LEAST_BOUND_MS: f64 = 1e-3;
 
 /// What a strategy makes of a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +75,7 @@ impl<'a> OnRing<'a> {
 
     fn plan(mut self) -> Result<Plan, CoreError> {
         if let Some(best) = self.best()? {
-            return self.finished(best);
+            return Ok(self.finished(best));
         }
         // Units that are held several times a pass are the only ones that collide on every ring.
         let mut held: BTreeMap<UnitId, u32> = BTreeMap::new();
@@ -85,7 +89,7 @@ impl<'a> OnRing<'a> {
             }
         }
         let best = self.best()?.unwrap_or_else(|| self.laid(0));
-        self.finished(best)
+        Ok(self.finished(best))
     }
 
     /// The fastest ring within the budget, of equally fast ones the one with the fewest copied bytes, then the
@@ -106,9 +110,23 @@ impl<'a> OnRing<'a> {
                 timed = self.timed(vec![plan])?;
             }
         }
-        let fastest = timed.iter().map(|plan| plan.predicted_ms).fold(f64::INFINITY, f64::min);
-        timed.retain(|plan| plan.predicted_ms <= fastest * SAME_TIME);
-        Ok(timed.into_iter().min_by_key(|plan| (plan.streamed_bytes, plan.ring_pages)))
+        let fastest = timed.iter().map(worst).fold(f64::INFINITY, f64::min);
+        timed.retain(|plan| worst(plan) <= fastest * SAME_TIME);
+        let best = timed.into_iter().min_by_key(|plan| (plan.streamed_bytes, plan.ring_pages));
+        best.map(|best| self.rechunked(best)).transpose()
+    }
+
+    /// The plan with the best length of a copy.
+    fn rechunked(&self, plan: Plan) -> Result<Plan, CoreError> {
+        if plan.ring_pages == 0 {
+            return Ok(plan);
+        }
+        let most = self.request.chunk_pages.max(1);
+        let lengths = (0..CHUNKS).map(|halvings| most >> halvings).filter(|pages| *pages > 0);
+        let tried = lengths.map(|chunk_pages| Plan { chunk_pages, ..plan.clone() }).collect();
+        let tried = self.timed(tried)?;
+        let best = tried.into_iter().min_by(|a, b| worst(a).total_cmp(&worst(b)));
+        Ok(best.unwrap_or(plan))
     }
 
     /// Lengths of the ring worth trying.
@@ -187,14 +205,25 @@ impl<'a> OnRing<'a> {
         }
     }
 
-    /// Simulates plans; those in which units that are held together collide are left out.
+    /// Simulates plans in every shape; those in which units that are held together collide are left out.
     fn timed(&self, plans: Vec<Plan>) -> Result<Vec<Plan>, CoreError> {
         let mut timed = Vec::with_capacity(plans.len());
         for mut plan in plans {
-            match simulate(self.request, &plan, false) {
-                Ok(simulation) => {
-                    plan.predicted_ms = simulation.cycle_ms;
-                    plan.streamed_bytes = simulation.copied_bytes;
+            match simulate_shapes(self.request, &plan, false) {
+                Ok(simulations) => {
+                    let scenarios = self.course.scenarios().iter().zip(&simulations);
+                    let forecasts = scenarios.map(|(scenario, simulation)| Forecast {
+                        shapes: scenario.shapes.clone(),
+                        resident_ms: scenario.resident_ms,
+                        predicted_ms: simulation.cycle_ms,
+                        bound_ms: self.bound_ms(scenario),
+                        copied_bytes: simulation.copied_bytes,
+                    });
+                    plan.forecasts = forecasts.collect();
+                    let first = plan.forecasts.first().cloned().unwrap_or_default();
+                    plan.predicted_ms = first.predicted_ms;
+                    plan.bound_ms = first.bound_ms;
+                    plan.streamed_bytes = first.copied_bytes;
                     timed.push(plan);
                 }
                 Err(CoreError::HeldTogetherOverlap { .. } | CoreError::RunExceedsRing { .. }) => {}
@@ -204,10 +233,9 @@ impl<'a> OnRing<'a> {
         Ok(timed)
     }
 
-    /// Adds what a plan says beyond its layout: orders, bound and notes.
-    fn finished(self, mut plan: Plan) -> Result<Plan, CoreError> {
+    /// Adds what a plan says beyond its layout and times: orders and notes.
+    fn finished(self, mut plan: Plan) -> Plan {
         plan.orders = self.orders(&plan);
-        plan.bound_ms = self.bound_ms()?;
         plan.notes = self.notes;
         if let Some(asked) = self.request.budget.filter(|asked| *asked < plan.peak_bytes) {
             plan.notes.push(PlanNote::BudgetMissed { smallest_budget: plan.peak_bytes, asked });
@@ -216,7 +244,10 @@ impl<'a> OnRing<'a> {
         if let Some(asked) = self.request.ring_override.filter(|asked| *asked / page != plan.ring_pages) {
             plan.notes.push(PlanNote::RingOverrideChanged { asked, used: plan.ring_bytes });
         }
-        Ok(plan)
+        if self.course.cleaned > 0 {
+            plan.notes.push(PlanNote::TimesCleaned { count: self.course.cleaned });
+        }
+        plan
     }
 
     /// The streamed uses of every model, in order; of several passes of one model the first one counts.
@@ -233,13 +264,19 @@ impl<'a> OnRing<'a> {
     }
 
     /// As [`Plan::bound_ms`] says.
-    fn bound_ms(&self) -> Result<f64, CoreError> {
-        let idle = self.course.unused().iter().filter_map(|&at| self.request.units.get(at));
-        let idle =
-            idle.filter(|unit| unit.stay.is_none()).map(|unit| unit.footprint(self.request.page_bytes));
-        let read = self.request.total_bytes() - idle.fold(0, u64::saturating_add);
+    fn bound_ms(&self, scenario: &Scenario) -> f64 {
+        let read: BTreeSet<usize> = scenario.uses().map(|(at, _)| at).collect();
+        let units = self.request.units.iter().enumerate();
+        let unread = units.filter(|(at, unit)| !read.contains(at) && unit.stay.is_none());
+        let unread = unread.map(|(_, unit)| unit.footprint(self.request.page_bytes));
+        let read = self.request.total_bytes() - unread.fold(0, u64::saturating_add);
         let over = read.saturating_sub(self.request.budget.unwrap_or(u64::MAX));
-        let resident_ms = simulate(self.request, &Plan::default(), false)?.cycle_ms;
-        Ok(resident_ms.max(over as f64 / self.request.link.peak_bytes_per_ms()))
+        scenario.resident_ms.max(over as f64 / self.request.link.peak_bytes_per_ms())
     }
+}
+
+/// How far from its bound a plan is in the shape in which that is farthest.
+fn worst(plan: &Plan) -> f64 {
+    let ratio = |of: &Forecast| of.predicted_ms / of.bound_ms.max(LEAST_BOUND_MS);
+    plan.forecasts.iter().map(ratio).fold(0.0, f64::max)
 }
