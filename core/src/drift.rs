@@ -128,6 +128,7 @@ struct Seen {
     begun: u64,
     /// Its order is its own; otherwise it is expected to do as usual.
     own_order: bool,
+    looked_at: bool,
     following: Following,
     timing: Timing,
 }
@@ -193,10 +194,21 @@ impl Watch {
         self.of(shape).timing.measured(ms);
     }
 
-    /// Whether a new plan is worth thinking of: a shape takes longer than the plan says, and longer or shorter than when one was last thought of.
-    #[must_use]
-    pub fn wants_plan(&self) -> bool {
-        self.shapes.iter().any(|seen| seen.timing.drifted().is_some())
+    /// Shapes for which a new plan is worth thinking of: they take longer than the plan says, and longer or shorter than when one was last thought of.
+    pub fn drifted(&self) -> impl Iterator<Item = u64> {
+        self.shapes.iter().filter(|seen| seen.timing.drifted().is_some()).map(|seen| seen.shape)
+    }
+
+    /// The next pass of this shape is worth observing for its times. True once for each shape.
+    pub fn look_at(&mut self, shape: u64) -> bool {
+        let seen = self.of(shape);
+        let first = !std::mem::replace(&mut seen.looked_at, true);
+        if first {
+            seen.own_order = true;
+            seen.following.due = true;
+            seen.following.wait = 0;
+        }
+        first
     }
 
     /// A plan has been thought of, with whatever result: nothing is wanted until times change.

@@ -491,6 +491,12 @@ impl Pager {
         self.realign();
     }
 
+    /// Every unit has to be copied in again: ring pages were used for something else, while nobody used the ring and nothing in it was changed.
+    pub fn forget_bytes(&mut self) {
+        (0..self.slots.len()).for_each(|slot| self.invalidate(slot));
+        self.realign();
+    }
+
     fn slot(&self, unit: UnitId) -> Option<usize> {
         match self.slot_of.get(unit.0 as usize) {
             Some(&slot) if slot != u32::MAX => Some(slot as usize),

@@ -20,8 +20,8 @@ mod labels;
 mod request;
 
 pub use additions::{
-    Additions, FORMAT, LinkId, Patterns, SavedForecast, SavedGpu, SavedModel, SavedOwner, SavedPass, SavedPlan, SavedRun,
-    SavedUnit, SavedUse, SavedWeight, Versions,
+    Additions, FORMAT, LinkId, Patterns, SavedForecast, SavedGpu, SavedModel, SavedOwner, SavedPass,
+    SavedPlan, SavedRun, SavedUnit, SavedUse, SavedWeight, Versions,
 };
 pub use error::SavedError;
 pub use fit::{Difference, Here, Taken, fit};

@@ -105,7 +105,7 @@ fn only_a_few_shapes_are_remembered() {
 
 fn timed(watch: &mut Watch, ms: f64, passes: usize) -> bool {
     (0..passes).for_each(|_| watch.measured(SHAPE, ms));
-    watch.wants_plan()
+    watch.drifted().eq([SHAPE])
 }
 
 #[test]
@@ -133,6 +133,16 @@ fn a_plan_that_was_thought_of_is_not_asked_for_again_until_times_change() {
     watch.settled();
     assert!(!timed(&mut watch, 155.0, 100));
     assert!(timed(&mut watch, 180.0, TIMES));
+}
+
+/// Also one that does as usual: what is asked for are its times.
+#[test]
+fn a_shape_is_looked_at_for_its_times_once() {
+    let mut watch = learnt();
+    assert!(watch.look_at(9));
+    assert_eq!(observed(&mut watch, 9, [GOOD; 50]), [0]);
+    assert!(!watch.look_at(9));
+    assert!(observed(&mut watch, 9, [GOOD; 50]).is_empty());
 }
 
 #[test]

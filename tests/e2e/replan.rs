@@ -2,6 +2,7 @@
 //! `programs/scenario/changes.rs`.
 
 use super::told::{said, streamed, told_well};
+use harness::Run;
 
 #[test]
 fn each_shape_is_followed_in_its_own_order() {
@@ -57,4 +58,77 @@ fn a_second_model_of_weights_that_stream_already_is_followed_in_its_own_order() 
 #[test]
 fn four_threads_that_change_shapes_as_they_like_read_right_bytes() {
     told_well(streamed("changes under four threads"));
+}
+
+/// Twelve pages stream through a ring of one or two; fifteen more come, in weights of five.
+const FOR_TWO: u64 = 16 << 20;
+
+fn second_model() -> Run {
+    streamed("a larger second model").option("FT_MAX_GPU_MEM", FOR_TWO.to_string())
+}
+
+#[test]
+fn a_second_model_that_is_too_large_for_the_ring_is_planned_together_with_the_first() {
+    let outcome = told_well(second_model());
+    assert_eq!(said(&outcome, "replans"), 1, "{}", outcome.describe());
+    assert!(said(&outcome, "weights_gpu_bytes") <= FOR_TWO, "{}", outcome.describe());
+    assert!(said(&outcome, "device") <= FOR_TWO + (128 << 10), "{}", outcome.describe());
+    assert!(outcome.stderr.contains("a new plan on GPU 0 (another model came)"), "{}", outcome.describe());
+}
+
+#[test]
+fn with_replan_off_the_first_plan_stays() {
+    let outcome = told_well(second_model().option("FT_REPLAN", "off"));
+    assert_eq!(said(&outcome, "replans"), 0, "{}", outcome.describe());
+}
+
+#[test]
+fn a_new_plan_under_four_threads_costs_no_byte() {
+    let run =
+        streamed("a larger second model under four threads").option("FT_MAX_GPU_MEM", FOR_TWO.to_string());
+    let outcome = told_well(run);
+    assert_eq!(said(&outcome, "replans"), 1, "{}", outcome.describe());
+}
+
+#[test]
+fn what_is_not_used_any_more_makes_room_for_what_is() {
+    let run = streamed("half of the weights from now on").option("FT_MAX_GPU_MEM", FOR_TWO.to_string());
+    let outcome = told_well(run.option("FT_RING_BYTES", "4MiB").sim("H2D_GBPS", "1"));
+    assert_eq!(said(&outcome, "replans"), 1, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "pages of ten halves"), 0, "{}", outcome.describe());
+}
+
+/// These calls of ours in a change of places fail once, or from then on: all bytes are right, or the program sees an error.
+fn sweep(calls: &[&str]) {
+    let whole = told_well(second_model());
+    let mut stayed = 0;
+    for call in calls {
+        let (before, after) =
+            (said(&whole, &format!("{call} before")), said(&whole, &format!("{call} after")));
+        assert!(after > before, "{call} is not made: {}", whole.describe());
+        for (moment, more) in [(before + 1, "+"), ((before + 1 + after) / 2, ""), (after, "")] {
+            let fault = format!("{call}@{moment}{more}=999");
+            let outcome = second_model().sim("FAULTS", &fault).start();
+            match outcome.status.code() {
+                Some(0) => {
+                    assert_eq!(said(&outcome, "mismatches"), 0, "{fault}: {}", outcome.describe());
+                    outcome.assert_nothing_detected();
+                    stayed += u32::from(said(&outcome, "replans") == 0);
+                }
+                Some(2) => assert!(outcome.stderr.contains(" returned "), "{fault}: {}", outcome.describe()),
+                _ => panic!("{fault}: {}", outcome.describe()),
+            }
+        }
+    }
+    assert!(stayed > 1, "{stayed} of the refused calls were the change's");
+}
+
+#[test]
+fn a_change_of_places_that_is_refused_a_mapping_puts_everything_back() {
+    sweep(&["cuMemUnmap", "cuMemMap", "cuMemSetAccess"]);
+}
+
+#[test]
+fn a_change_of_places_that_is_refused_memory_or_a_copy_changes_nothing() {
+    sweep(&["cuMemHostRegister_v2", "cuMemcpyDtoHAsync_v2"]);
 }

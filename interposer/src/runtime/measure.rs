@@ -18,6 +18,8 @@ pub(crate) struct Measure {
     in_flight: VecDeque<(u64, Event, Event)>,
     spare: Vec<Event>,
     samples: BTreeMap<u64, VecDeque<f32>>,
+    /// Shapes and milliseconds that nobody has asked for yet.
+    recent: Vec<(u64, f64)>,
     /// Passes begun in INFERENCE, measured or not.
     pub(crate) passes: u64,
 }
@@ -58,8 +60,16 @@ impl Measure {
                     samples.pop_front();
                 }
                 samples.push_back(ms);
+                if self.recent.len() < KEPT {
+                    self.recent.push((shape, f64::from(ms)));
+                }
             }
         }
+    }
+
+    /// Shapes and milliseconds of passes that were read since this was asked last.
+    pub(crate) fn take_recent(&mut self) -> Vec<(u64, f64)> {
+        std::mem::take(&mut self.recent)
     }
 
     /// The context of all events is gone; what was measured stays.

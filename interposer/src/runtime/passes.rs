@@ -118,15 +118,17 @@ pub(crate) fn end(id: ModelId) {
         }
         in_context(context, || {
             let order = ended.observed_order(id);
+            let mut changed = false;
             let tally = ring_of(device).as_mut().map(|ring| {
                 ring.end_uses(lent.into_iter());
                 let tally = ring.pager.pass_end(id);
-                ended.follow(id, ring, order.as_deref());
+                changed = ended.follow(id, ring, order.as_deref());
                 ring.prefetch(stream.unwrap_or(Stream::LEGACY));
                 tally
             });
-            replan::ended(id, &ended, tally, order.is_some());
+            replan::ended(id, &ended, tally, order.is_some(), changed);
         });
+        replan::between_forwards(device);
         return;
     }
     let (phase, commands) = step(model.phase, PhaseEvent::PassEnd { captured });

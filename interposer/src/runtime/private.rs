@@ -35,6 +35,19 @@ pub(crate) enum Why {
     Crowded,
 }
 
+impl Why {
+    /// What a plan is told.
+    fn reason(self) -> StayReason {
+        match self {
+            Why::Asked | Why::ModelGone => StayReason::Private,
+            Why::Graph => StayReason::GraphHeld,
+            Why::Escaped => StayReason::Escaped,
+            Why::Unparsed => StayReason::Hidden,
+            Why::OtherContext | Why::Crowded => StayReason::Shared,
+        }
+    }
+}
+
 impl std::fmt::Display for Why {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {
@@ -63,7 +76,13 @@ pub(crate) fn keep(id: UnitId, reason: StayReason, why: Why) -> CudaResult<()> {
 /// Gives the unit private pages. The calling thread must not be inside the gate. When there is no memory for them, nothing has changed.
 pub(crate) fn for_good(id: UnitId, why: Why) -> CudaResult<()> {
     let closed = gate::close();
-    let left = leave(&mut world(), id)?;
+    let mut world = world();
+    let left = leave(&mut world, id)?;
+    // No later plan may bring it back.
+    if let Some(unit) = world.unit_mut(id) {
+        unit.stay.get_or_insert(why.reason());
+    }
+    drop(world);
     drop(closed);
     announce(left, why);
     Ok(())

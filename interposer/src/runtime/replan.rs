@@ -1,16 +1,25 @@
 //! What follows when a program changes after the switch-over. A pass that did not do what was expected has the next one of its shape observed, with the
-//! hook's help where there is one, and from then on that shape has its own order. Which passes are worth it is core's `drift`; how an order is followed
-//! is the pager's.
+//! hook's help where there is one, and from then on that shape has its own order. Where passes take longer than expected, or another model came, a new plan
+//! is made for everything on the device (`placing`) and put in force between two forwards (`relay`). Which passes and plans are worth it is core's `drift`;
+//! how an order is followed is the pager's.
+
+mod placing;
+mod relay;
 
 use flextensor_config::choices::Replan;
-use flextensor_core::drift::Watch;
+use flextensor_core::drift::{Expected, Watch};
 use flextensor_core::pager::PassTally;
+use flextensor_core::plan::Forecast;
 use flextensor_core::units::{ModelId, UnitId};
 
 use super::arena::{Meaning, arena};
 use super::learn;
+use super::models::Model;
 use super::streaming::{Streaming, ring_of};
 use super::world::{UnitState, World, world};
+use placing::Why;
+
+pub(super) use placing::{counts, settle};
 
 /// The pass of a model that is going on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -101,17 +110,19 @@ impl Ended {
     }
 
     /// The observed order is the shape's from now on. Shapes that are new may never come again: what one of them does, others are expected to do.
-    pub(super) fn follow(&self, id: ModelId, ring: &mut Streaming, order: Option<&[(UnitId, u32)]>) {
-        let Some(order) = order else { return };
-        set_shape_order(ring, id, self.shape, order);
+    /// True if that is new.
+    pub(super) fn follow(&self, id: ModelId, ring: &mut Streaming, order: Option<&[(UnitId, u32)]>) -> bool {
+        let Some(order) = order else { return false };
+        let new = set_shape_order(ring, id, self.shape, order);
         if !self.known {
             set_usual_order(ring, id, order);
         }
+        new
     }
 }
 
-/// What a pass was like goes to the watch.
-pub(super) fn ended(id: ModelId, ended: &Ended, tally: Option<PassTally>, observed: bool) {
+/// What a pass was like goes to the watch. `changed`: it was observed, and its shape has another order now.
+pub(super) fn ended(id: ModelId, ended: &Ended, tally: Option<PassTally>, observed: bool, changed: bool) {
     if !ended.alone {
         return;
     }
@@ -119,22 +130,71 @@ pub(super) fn ended(id: ModelId, ended: &Ended, tally: Option<PassTally>, observ
     let Some(model) = world.models.get_mut(&id) else { return };
     if observed {
         model.watch.observed(ended.shape);
+        if changed {
+            // The plan was made for something else.
+            model.watch.expect(ended.shape, Expected::default());
+        }
         let shapes: Vec<u64> = model.watch.known().collect();
         learn::recorder(|recorder| recorder.collector.keep_shapes(id, &shapes));
     } else if let Some(tally) = tally.filter(|_| !ended.observed) {
         model.watch.ended(ended.shape, tally);
     }
     learn::recorder(learn::Recorder::collect);
+    for (shape, ms) in model.measure.take_recent() {
+        model.watch.measured(shape, ms);
+    }
+    if enabled() {
+        look_at_times(id, model);
+    }
+}
+
+/// Passes that take longer than expected are understood first, then a new plan is thought of.
+fn look_at_times(id: ModelId, model: &mut Model) {
+    let drifted: Vec<u64> = model.watch.drifted().collect();
+    if drifted.is_empty() {
+        return;
+    }
+    let untimed = |&shape: &u64| learn::recorder(|recorder| recorder.collector.timed_passes(id, shape) == 0);
+    let unknown: Vec<u64> = drifted.into_iter().filter(untimed).collect();
+    let looked: Vec<bool> = unknown.into_iter().map(|shape| model.watch.look_at(shape)).collect();
+    if !looked.contains(&true) && placing::think(model.device, Why::Drift) {
+        model.watch.settled();
+    }
+}
+
+/// A forward on this device has ended, and the calling thread holds nothing.
+pub(super) fn between_forwards(device: i32) {
+    placing::between_forwards(device);
 }
 
 /// Sets the orders of all shapes that are known of a model, where units have come to the ring since that was done last.
 pub(super) fn catch_up(id: ModelId, device: i32) {
     let mut world = world();
+    let others = world
+        .models
+        .iter()
+        .any(|(&other, model)| other != id && model.device == device && !model.units.is_empty());
+    let forecasts =
+        world.decided.get(&device).map(|decided| decided.plan.forecasts.clone()).unwrap_or_default();
     let Some(model) = world.models.get_mut(&id) else { return };
     let mut ring = ring_of(device);
     let Some(ring) = ring.as_mut().filter(|ring| model.caught_up != Some(ring.added)) else { return };
-    model.caught_up = Some(ring.added);
+    let is_new = model.caught_up.replace(ring.added).is_none();
     set_orders(ring, id, &mut model.watch);
+    expect(&mut model.watch, id, &forecasts);
+    if is_new && others && enabled() {
+        placing::think(device, Why::Model);
+    }
+}
+
+/// What the plan says of the model's shapes. Where models take turns it speaks of all of them together, and single passes cannot be judged by it.
+fn expect(watch: &mut Watch, id: ModelId, forecasts: &[Forecast]) {
+    for forecast in forecasts {
+        let of_it = forecast.shapes.iter().filter(|(model, _)| *model == id);
+        let alone = forecast.shapes.len() == 1;
+        let pass_ms = if alone { forecast.predicted_ms } else { f64::INFINITY };
+        of_it.for_each(|&(_, shape)| watch.expect(shape, Expected { pass_ms, bound_ms: forecast.bound_ms }));
+    }
 }
 
 fn set_orders(ring: &mut Streaming, id: ModelId, watch: &mut Watch) {
@@ -157,9 +217,9 @@ fn set_usual_order(ring: &mut Streaming, id: ModelId, uses: &[(UnitId, u32)]) {
     ring.pager.set_order(id, &uses);
 }
 
-fn set_shape_order(ring: &mut Streaming, id: ModelId, shape: u64, uses: &[(UnitId, u32)]) {
+fn set_shape_order(ring: &mut Streaming, id: ModelId, shape: u64, uses: &[(UnitId, u32)]) -> bool {
     let uses = of_the_ring(ring, uses);
-    ring.pager.set_shape_order(id, shape, &uses);
+    ring.pager.set_shape_order(id, shape, &uses)
 }
 
 /// Uses of streamed units; such that follow each other by one unit are one.

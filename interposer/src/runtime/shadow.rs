@@ -56,6 +56,16 @@ impl Shadow {
         Self { start: bytes.as_ptr().expose_provenance(), bytes: bytes.len() as u64, view: None }
     }
 
+    /// Copies the last `bytes` bytes to the end of another shadow. Whoever asks must know that nobody uses those bytes there, and that what is written here
+    /// meanwhile does not count.
+    pub(crate) fn copy_end_to(&self, other: &Shadow, bytes: u64) {
+        let bytes = bytes.min(self.bytes).min(other.bytes);
+        let from = std::ptr::with_exposed_provenance::<u8>(self.start + (self.bytes - bytes) as usize);
+        let to = std::ptr::with_exposed_provenance_mut::<u8>(other.start + (other.bytes - bytes) as usize);
+        // SAFETY: both ranges lie in shadows that the caller keeps; two shadows never overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes as usize) };
+    }
+
     /// The whole shadow. Whoever reads must know that nobody writes meanwhile.
     pub(crate) fn bytes(&self) -> (*const u8, usize) {
         (std::ptr::with_exposed_provenance(self.start), self.bytes as usize)

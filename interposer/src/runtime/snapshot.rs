@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::streaming::{self, MAX_DEVICES, ring_of};
 use super::switch::{Decided, peak_gb_per_s};
 use super::world::{Unit, UnitState, World, world};
-use super::{learn, memory, passes, shadow};
+use super::{learn, memory, passes, replan, shadow};
 use crate::outcome;
 use crate::selftest;
 
@@ -156,11 +156,12 @@ fn rings() -> (u64, u64, Value) {
         bytes_in,
         bytes_back,
     ] = sum;
+    let (replans, given_up) = replan::counts();
     let counters = json!({
         "uses": uses, "visits": visits, "redirects": redirects, "doubtful": redirects, "mispredictions": mispredictions,
         "demand_loads": demand_loads, "conflicts": conflicts, "pages_in": pages_in, "pages_back": pages_back,
         "bytes_in": bytes_in, "bytes_back": bytes_back, "failed": failed,
-        "streamed_units": streamed_units, "views": views,
+        "streamed_units": streamed_units, "views": views, "replans": replans, "replans_given_up": given_up,
     });
     (ring_bytes, host_bytes, counters)
 }

@@ -150,6 +150,16 @@ impl Streaming {
         self.units.get_mut(unit.0 as usize)?.as_mut()
     }
 
+    /// Every unit that is streamed.
+    pub(crate) fn streamed(&self) -> impl Iterator<Item = &StreamedUnit> {
+        self.units.iter().flatten()
+    }
+
+    /// What the unit was here; it goes to another ring.
+    pub(crate) fn take(&mut self, unit: UnitId) -> Option<StreamedUnit> {
+        self.units.get_mut(unit.0 as usize)?.take()
+    }
+
     /// The unit has private pages from now on.
     pub(crate) fn remove(&mut self, unit: UnitId) -> Option<StreamedUnit> {
         self.pager.remove(unit);

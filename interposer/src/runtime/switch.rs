@@ -42,7 +42,7 @@ pub(crate) struct Decided {
 }
 
 /// One switch-over at a time: a plan stands on what the one before made.
-static SWITCHING: Mutex<()> = Mutex::new(());
+pub(super) static SWITCHING: Mutex<()> = Mutex::new(());
 
 /// The model's learning has ended: makes the plan and puts it in force. The model's context is current.
 pub(crate) fn switch_over(id: ModelId) {
@@ -171,7 +171,7 @@ fn hidden_units(id: ModelId, profile: Option<&PassProfile>) -> Vec<UnitId> {
 }
 
 /// The profile without uses of units that are not to be placed; their time goes to the next use.
-fn only(mut profile: PassProfile, units: &[UnitId]) -> PassProfile {
+pub(super) fn only(mut profile: PassProfile, units: &[UnitId]) -> PassProfile {
     let mut carried = 0.0;
     profile.uses.retain_mut(|used| {
         used.compute_ms += std::mem::take(&mut carried);
@@ -276,7 +276,7 @@ fn moves_of(request: &Request, plan: &Plan) -> Vec<Move> {
 }
 
 /// `ahead`: bytes that were taken for shadows before.
-fn check_host_memory(bytes: u64, ahead: u64) -> Result<(), String> {
+pub(super) fn check_host_memory(bytes: u64, ahead: u64) -> Result<(), String> {
     let config = super::config();
     let available = shadow::available_bytes().map(|available| available.saturating_add(ahead));
     if let Some(available) = available.filter(|&available| available < bytes) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use flextensor_core::units::UnitId;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::arena::PAGE;
 use super::shadow::{self, Shadow};
 use super::streaming::{StreamedUnit, ring_of};
 use super::words::{Word, words};
@@ -62,6 +63,20 @@ pub(crate) fn let_go(shadows: Vec<Shadow>) {
         drop(READING.lock().unwrap_or_else(|poisoned| poisoned.into_inner()));
         shadow::give_back(shadows);
     }
+}
+
+/// Copies the last pages of a unit's shadow to the end of another one while the program runs. Returns how many writes the shadow had seen: what was copied is
+/// right as long as there are no more. None where a write may be under way.
+pub(crate) fn bring_along(device: i32, id: UnitId, to: &Shadow, pages: u64) -> Option<u64> {
+    // A unit that is in its ring keeps its shadow while this is held.
+    let _reading = READING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let (from, writes) = {
+        let ring = ring_of(device);
+        let unit = ring.as_ref()?.unit(id).filter(|unit| unit.checksum.is_some())?;
+        (unit.shadow, unit.shadow_writes)
+    };
+    from.copy_end_to(to, pages * PAGE);
+    Some(writes)
 }
 
 /// The unit's write-back has just been enqueued on `on`: checks it when it has ended.

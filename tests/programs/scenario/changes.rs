@@ -24,6 +24,9 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "an order that never settles" => an_order_that_never_settles(),
         "a second model of streamed weights" => a_second_model_of_streamed_weights(),
         "changes under four threads" => changes_under_four_threads(),
+        "a larger second model" => a_larger_second_model(),
+        "a larger second model under four threads" => a_larger_second_model_under_four_threads(),
+        "half of the weights from now on" => half_of_the_weights_from_now_on(),
         _ => return None,
     })
 }
@@ -198,5 +201,134 @@ fn changes_under_four_threads() -> Told {
     });
     results.into_iter().collect::<Done>()?;
     scene.gpu.synchronize()?;
+    scene.finish()
+}
+
+/// New plans that were put in force, and that could not be.
+fn replans(scene: &Scene) -> (u64, u64) {
+    let Some(report) = scene.ft.as_ref().and_then(Ft::report) else { return (0, 0) };
+    let count = |key: &str| report["counters"][key].as_u64().unwrap_or(0);
+    (count("replans"), count("replans_given_up"))
+}
+
+/// Runs passes until a new plan is in force, or for some seconds.
+fn until_replanned(scene: &Scene, mut pass: impl FnMut() -> Done) -> Done {
+    let begun = std::time::Instant::now();
+    while replans(scene) == (0, 0) && begun.elapsed() < std::time::Duration::from_secs(4) {
+        pass()?;
+        scene.synchronize()?;
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    say("replans", replans(scene).0);
+    Ok(())
+}
+
+/// Calls of which a change of places is made, with how often each was made so far.
+fn say_calls(when: &str) {
+    for call in [
+        "cuMemUnmap",
+        "cuMemMap",
+        "cuMemSetAccess",
+        "cuMemCreate",
+        "cuMemHostRegister_v2",
+        "cuMemcpyDtoHAsync_v2",
+        "cuMemcpyHtoDAsync_v2",
+    ] {
+        say(&format!("{call} {when}"), super::pages::device_bytes(&format!("calls:{call}")));
+    }
+}
+
+/// The first model streams through a short ring when a second one comes whose weights are longer than that.
+fn a_larger_second_model() -> Told {
+    let first = Scene::learnt(COUNT, PAGES)?;
+    first.pass()?;
+    let second = Scene::set(3, 5, MAY_STREAM)?;
+    // Learning takes two passes, and the plan is put in force between later ones.
+    for _ in 0..2 {
+        second.pass()?;
+    }
+    second.synchronize()?;
+    say_calls("before");
+    until_replanned(&first, || {
+        second.pass()?;
+        first.pass()
+    })?;
+    say_calls("after");
+    for _ in 0..4 {
+        second.pass()?;
+        first.pass()?;
+    }
+    say("device", super::pages::device_bytes("device_bytes"));
+    Ok(first.finish()? + second.finish()?)
+}
+
+/// The same while four threads run the first model.
+fn a_larger_second_model_under_four_threads() -> Told {
+    let first = Scene::learnt(COUNT, PAGES)?;
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stopped = || stop.load(std::sync::atomic::Ordering::Relaxed);
+    let work = |thread: usize| -> Done {
+        first.gpu.enter()?;
+        let stream = first.gpu.stream()?;
+        for round in 0.. {
+            if stopped() {
+                break;
+            }
+            let order: Vec<usize> =
+                (0..6).map(|at| (at * [1, 5][thread % 2] + round * (thread / 2)) % 6).collect();
+            pass_on(&first, stream, 1, &order)?;
+            harness::driver::check("cuStreamSynchronize", first.gpu.driver.stream_synchronize(stream))?;
+        }
+        Ok(())
+    };
+    let wrong = std::thread::scope(|scope| -> Told {
+        let work = &work;
+        let running: Vec<_> = (0..4).map(|thread| scope.spawn(move || work(thread))).collect();
+        let live = || -> Told {
+            let second = Scene::set(3, 5, MAY_STREAM)?;
+            for _ in 0..2 {
+                second.pass()?;
+            }
+            until_replanned(&first, || second.pass())?;
+            for _ in 0..4 {
+                second.pass()?;
+            }
+            second.finish()
+        };
+        let told = live();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        running.into_iter().try_for_each(|thread| thread.join().expect("a thread ends"))?;
+        told
+    })?;
+    first.gpu.synchronize()?;
+    Ok(wrong + first.finish()?)
+}
+
+/// Half of the weights fit beside the ring, which holds one: once only the three are used that stream most, they can stay. Later all of them are used again.
+fn half_of_the_weights_from_now_on() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    (0..3).try_for_each(|_| pass(&scene, 1, &UP))?;
+    let report = scene.ft.as_ref().and_then(Ft::report).unwrap_or_default();
+    let streamed = |at: usize| {
+        let name = format!("layers.{at}.weight");
+        let mut units = report["placements"].as_array().into_iter().flatten();
+        units.find(|unit| unit["name"] == name.as_str()).and_then(|unit| unit["streamed_bytes"].as_u64())
+    };
+    let mut half: Vec<usize> = (0..6).collect();
+    half.sort_by_key(|&at| std::cmp::Reverse(streamed(at)));
+    half.truncate(3);
+    half.sort_unstable();
+    until_replanned(&scene, || pass(&scene, 1, &half))?;
+    (0..2).try_for_each(|_| pass(&scene, 1, &half))?;
+    scene.synchronize()?;
+    let copied = || {
+        let report = scene.ft.as_ref().and_then(Ft::report);
+        report.and_then(|report| report["counters"]["pages_in"].as_u64()).unwrap_or(0)
+    };
+    let before = copied();
+    (0..10).try_for_each(|_| pass(&scene, 1, &half))?;
+    scene.synchronize()?;
+    say("pages of ten halves", copied() - before);
+    (0..4).try_for_each(|_| pass(&scene, 1, &UP))?;
     scene.finish()
 }

@@ -1,0 +1,349 @@
+//! From one ring to another behind the closed gate: units change their places, the ring its length, and no address its bytes. Everything that can be
+//! refused is asked for before the first unmapping; until then a failure changes nothing, and after it all pages come back where they were.
+//! What goes where is `placing`'s matter.
+
+#![expect(unsafe_code, reason = "copies between our pinned memory and mapped addresses")]
+
+use super::super::arena::{Arena, Meaning, PAGE, arena};
+use super::super::graphs;
+use super::super::shadow::Shadow;
+use super::super::streaming::{StreamedUnit, Streaming, ring_of};
+use super::super::world::{UnitState, World, world};
+use super::placing::{Prepared, Target};
+use crate::ffi::context;
+use crate::ffi::copy;
+use crate::ffi::result::CudaResult;
+use crate::ffi::stream::{self, Stream};
+use crate::ffi::vmm::{self, Handle};
+use crate::log;
+
+/// What came of it.
+pub(super) enum Relayed {
+    /// Not at this moment; nothing has changed.
+    Busy,
+    /// Done. This is the ring that was, with what nobody needs any more.
+    Done(Box<Streaming>),
+}
+
+/// Moves everything to where the plan wants it. The gate is closed by the caller, and the ring's context is current.
+///
+/// # Errors
+/// A sentence. Everything is as it was then, unless an error line said otherwise; what was prepared is still the caller's to give back.
+pub(super) fn relay(prepared: &mut Prepared) -> Result<Relayed, String> {
+    let arena = arena().ok_or("no region exists")?;
+    let mut world = world();
+    if !is_calm(&world, prepared.device) {
+        return Ok(Relayed::Busy);
+    }
+    let mut guard = ring_of(prepared.device);
+    let ring = guard.as_mut().filter(|ring| prepared.is_current(&world, ring));
+    let ring = ring.ok_or("the weights have changed their places since it was made")?;
+    settle(ring, prepared).map_err(|error| format!("waiting for the GPU failed: {error}"))?;
+    let brought = bring_bytes(ring, prepared);
+    // Whatever came of it: nobody may let go of a shadow that copies are on their way to.
+    let brought = stream::synchronize(prepared.on).and(brought);
+    brought.map_err(|error| format!("copying weights to host memory failed: {error}"))?;
+    let extra = create(prepared).map_err(|error| format!("no GPU memory: {error}"))?;
+    let mut exchange = Exchange { taken: Vec::new(), pool: extra, ring_after: Vec::new(), filled: false };
+    match exchange.run(&mut world, ring, prepared) {
+        Ok(promoted) => {
+            let before = install(&mut world, &mut guard, arena, prepared, exchange, promoted);
+            Ok(Relayed::Done(before.ok_or("the ring is gone")?))
+        }
+        Err(error) => {
+            exchange.put_back(&mut world, ring, prepared);
+            Err(format!("moving weights failed: {error}"))
+        }
+    }
+}
+
+/// No launch may read a weight that no launch shows, and no capture may be disturbed.
+fn is_calm(world: &World, device: i32) -> bool {
+    let holds = |model: &super::super::models::Model| !model.held.is_empty() || !model.lent.is_empty();
+    let inside =
+        |model: &super::super::models::Model| model.open > 0 || model.inside.values().any(|&count| count > 0);
+    let mut here = world.models.values().filter(|model| model.device == device);
+    !graphs::any_capture() && !here.any(|model| holds(model) && inside(model))
+}
+
+/// Afterwards nobody uses the ring, and every shadow holds the truth.
+fn settle(ring: &mut Streaming, prepared: &Prepared) -> CudaResult<()> {
+    ring.usable()?;
+    context::synchronize()?;
+    for target in prepared.targets.iter().filter(|target| target.before > 0) {
+        if !ring.evict(target.id)? {
+            return Err(crate::ffi::result::CudaError(crate::ffi::types::CUresult::CUDA_ERROR_NOT_READY));
+        }
+    }
+    ring.drain()?;
+    ring.usable()
+}
+
+/// Fills the new shadows: from GPU memory what is private now, from the old shadows what is streamed already.
+fn bring_bytes(ring: &Streaming, prepared: &Prepared) -> CudaResult<()> {
+    let on = prepared.on;
+    for (target, shadow) in changed(prepared) {
+        for (offset, bytes, host) in shadow.pieces(0, target.demoted() * PAGE) {
+            // SAFETY: the shadow was made for these bytes, and nobody else knows it yet.
+            unsafe { copy::to_host_async(host.cast_mut(), target.tail() + offset, bytes as usize, on) }?;
+        }
+    }
+    let stale = |(target, _): &(&Target, Shadow)| {
+        ring.unit(target.id).is_some_and(|unit| target.copied_at != Some(unit.shadow_writes))
+    };
+    let stale: Vec<_> = changed(prepared).filter(stale).collect();
+    let share = stale.len().div_ceil(8).max(1);
+    std::thread::scope(|scope| {
+        for part in stale.chunks(share) {
+            let work = || part.iter().for_each(|(target, shadow)| copy_common(ring, target, shadow));
+            if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                part.iter().for_each(|(target, shadow)| copy_common(ring, target, shadow));
+            }
+        }
+    });
+    Ok(())
+}
+
+fn changed(prepared: &Prepared) -> impl Iterator<Item = (&Target, Shadow)> {
+    prepared.targets.iter().filter_map(|target| Some((target, target.shadow?)))
+}
+
+/// What is streamed before and after, from the old shadow to the new one.
+fn copy_common(ring: &Streaming, target: &Target, shadow: &Shadow) {
+    let Some(unit) = ring.unit(target.id) else { return };
+    unit.shadow.copy_end_to(shadow, target.before.min(target.after) * PAGE);
+}
+
+/// Pages that are needed beyond those that come free.
+fn create(prepared: &Prepared) -> CudaResult<Vec<Handle>> {
+    let count = |pages: fn(&Target) -> u64| -> u64 { prepared.targets.iter().map(pages).sum() };
+    let free = count(Target::demoted) + prepared.ring_before;
+    let needed = count(Target::promoted) + prepared.ring_after;
+    let mut made = Vec::new();
+    for _ in free..needed {
+        match vmm::create(prepared.device, PAGE as usize) {
+            Ok(handle) => made.push(handle),
+            Err(error) => {
+                release(&made);
+                return Err(error);
+            }
+        }
+    }
+    Ok(made)
+}
+
+fn release(handles: &[Handle]) {
+    for &handle in handles {
+        let _ = vmm::release(handle);
+    }
+}
+
+/// Pages on their way.
+struct Exchange {
+    /// Private pages that each target gave, in turn, as far as that has come.
+    taken: Vec<Vec<Handle>>,
+    /// New pages; later all that nobody has yet.
+    pool: Vec<Handle>,
+    ring_after: Vec<Handle>,
+    /// Bytes may have been written to pages that were somebody else's.
+    filled: bool,
+}
+
+impl Exchange {
+    /// Returns the private pages of each target that gets some.
+    fn run(
+        &mut self,
+        world: &mut World,
+        ring: &Streaming,
+        prepared: &Prepared,
+    ) -> CudaResult<Vec<Vec<Handle>>> {
+        for target in &prepared.targets {
+            vmm::unmap(target.tail(), (target.tail_pages() * PAGE) as usize)?;
+            self.taken.push(take_private(world, target));
+        }
+        let mut pages = ring.ring.iter().chain(self.taken.iter().flatten()).chain(&self.pool).copied();
+        let ring_after: Vec<Handle> = pages.by_ref().take(prepared.ring_after as usize).collect();
+        let mut promoted = Vec::with_capacity(prepared.targets.len());
+        for target in &prepared.targets {
+            promoted.push(pages.by_ref().take(target.promoted() as usize).collect::<Vec<Handle>>());
+        }
+        let left: Vec<Handle> = pages.collect();
+        for (target, private) in prepared.targets.iter().zip(&promoted) {
+            map_private(target.tail(), private)?;
+            let at = target.base + (target.pages - target.after) * PAGE;
+            map_run(at, target.ring_start, target.after, &ring_after)?;
+            vmm::allow(target.tail(), (target.tail_pages() * PAGE) as usize, prepared.device)?;
+        }
+        self.filled = true;
+        let on = prepared.on;
+        for target in prepared.targets.iter().filter(|target| target.promoted() > 0) {
+            let Some(unit) = ring.unit(target.id) else { continue };
+            fill(target.tail(), &unit.shadow, target.promoted() * PAGE, on)?;
+        }
+        stream::synchronize(on)?;
+        (self.ring_after, self.pool) = (ring_after, left);
+        Ok(promoted)
+    }
+
+    /// Everything comes back to where it was: private pages with their bytes, the old ring without any. If that fails, no launch may use the ring any more: an
+    /// error is better than addresses with nothing behind them.
+    fn put_back(self, world: &mut World, ring: &mut Streaming, prepared: &Prepared) {
+        let moved = || prepared.targets.iter().zip(&self.taken);
+        for (target, _) in moved() {
+            // Where nothing is mapped there is nothing to unmap; where something stays, the mapping below is refused.
+            let _ = vmm::unmap(target.tail(), (target.tail_pages() * PAGE) as usize);
+        }
+        let on = prepared.on;
+        let again = moved().try_for_each(|(target, private)| {
+            map_private(target.tail(), private)?;
+            give_private(world, target, private);
+            if let Some(unit) = ring.unit(target.id) {
+                map_run(unit.address, unit.ring_start, unit.pages, &ring.ring)?;
+            }
+            vmm::allow(target.tail(), (target.tail_pages() * PAGE) as usize, prepared.device)?;
+            match target.shadow.filter(|_| self.filled && !private.is_empty()) {
+                Some(shadow) => fill(target.tail(), &shadow, target.demoted() * PAGE, on),
+                None => Ok(()),
+            }
+        });
+        ring.pager.forget_bytes();
+        if let Err(error) = stream::synchronize(on).and(again) {
+            ring.fail(error, "weights that should have changed their places could not be put back");
+        }
+        // Those that came from elsewhere were made for this.
+        release(&self.pool);
+    }
+}
+
+/// The private pages of the part that is to be streamed.
+fn take_private(world: &mut World, target: &Target) -> Vec<Handle> {
+    let Some(region) = world.region_of_mut(target.base).filter(|_| target.demoted() > 0) else {
+        return Vec::new();
+    };
+    let first = ((target.tail() - region.base) / PAGE) as usize;
+    region.handles.iter_mut().skip(first).take(target.demoted() as usize).filter_map(Option::take).collect()
+}
+
+/// The region owns these pages at the beginning of the part.
+fn give_private(world: &mut World, target: &Target, handles: &[Handle]) {
+    let Some(region) = world.region_of_mut(target.base) else { return };
+    let first = ((target.tail() - region.base) / PAGE) as usize;
+    for (slot, &handle) in region.handles.iter_mut().skip(first).zip(handles) {
+        *slot = Some(handle);
+    }
+}
+
+fn map_private(address: u64, handles: &[Handle]) -> CudaResult<()> {
+    (0..).zip(handles).try_for_each(|(page, &handle)| vmm::map(address + page * PAGE, PAGE as usize, handle))
+}
+
+fn map_run(address: u64, start: u64, pages: u64, ring: &[Handle]) -> CudaResult<()> {
+    (0..pages).try_for_each(|page| {
+        let handle = ring[((start + page) % ring.len() as u64) as usize];
+        vmm::map(address + page * PAGE, PAGE as usize, handle)
+    })
+}
+
+fn fill(address: u64, shadow: &Shadow, bytes: u64, on: Stream) -> CudaResult<()> {
+    shadow.pieces(0, bytes).try_for_each(|(offset, bytes, host)| {
+        // SAFETY: whoever holds the shadow waits for the stream before it goes.
+        unsafe { copy::to_device_async(address + offset, host, bytes as usize, on) }
+    })
+}
+
+/// The new ring turns from here on. Returns the old one, with the shadows and pages that nobody needs any more.
+fn install(
+    world: &mut World,
+    guard: &mut Option<Box<Streaming>>,
+    arena: &Arena,
+    prepared: &mut Prepared,
+    exchange: Exchange,
+    promoted: Vec<Vec<Handle>>,
+) -> Option<Box<Streaming>> {
+    let mut before = guard.take()?;
+    before.ring = exchange.pool;
+    let mut fresh = prepared.fresh.take()?.with_pages(exchange.ring_after);
+    for (target, private) in prepared.targets.iter_mut().zip(promoted) {
+        give_private(world, target, &private);
+        let view_ends = target.before != target.after;
+        if view_ends && let Some(old) = before.unit(target.id).and_then(|unit| unit.shadow.view) {
+            end_view(world, target, old);
+        }
+        let streamed = match target.shadow.take() {
+            Some(shadow) => Some(placed_anew(world, target, shadow, &before, prepared.device)),
+            None if target.after > 0 => before.take(target.id),
+            None => None,
+        };
+        if let Some(unit) = streamed {
+            fresh.add(target.id, StreamedUnit { ring_start: target.ring_start, ..unit });
+        }
+        note(world, arena, target);
+    }
+    for model in world.models.values_mut().filter(|model| model.device == prepared.device) {
+        // Of no ring: the next pass sets its orders anew.
+        model.caught_up = Some(u64::MAX);
+    }
+    *guard = Some(Box::new(fresh));
+    Some(before)
+}
+
+fn placed_anew(
+    world: &mut World,
+    target: &Target,
+    mut shadow: Shadow,
+    before: &Streaming,
+    device: i32,
+) -> StreamedUnit {
+    if let Some(view) = shadow.view
+        && let Err(error) = begin_view(world, target, view, device)
+    {
+        log::info!("unit {} has no view ({error}); doubtful launches wait for its copy instead", target.id.0);
+        shadow.view = None;
+    }
+    // A check that is under way speaks of the old shadow.
+    let writes = before.unit(target.id).map_or(0, |unit| unit.shadow_writes + 1);
+    StreamedUnit {
+        base: target.base,
+        address: target.base + (target.pages - target.after) * PAGE,
+        pages: target.after,
+        shadow,
+        ring_start: target.ring_start,
+        hold: target.hold,
+        suspects: Vec::new(),
+        checksum: None,
+        shadow_writes: writes,
+    }
+}
+
+/// The view of a split unit begins with its private pages under a second address.
+fn begin_view(world: &mut World, target: &Target, view: u64, device: i32) -> CudaResult<()> {
+    let pages = target.pages - target.after;
+    let Some(region) = world.region_of_mut(target.base).filter(|_| pages > 0) else { return Ok(()) };
+    let first = ((target.base - region.base) / PAGE) as usize;
+    let prefix: Vec<Handle> =
+        region.handles.iter().skip(first).take(pages as usize).copied().flatten().collect();
+    region.views.push((view, pages * PAGE));
+    map_private(view, &prefix)?;
+    vmm::allow(view, (pages * PAGE) as usize, device)
+}
+
+/// The old view lets go of private pages, some of which are somebody else's now.
+fn end_view(world: &mut World, target: &Target, view: u64) {
+    let Some(region) = world.region_of_mut(target.base) else { return };
+    if let Some(at) = region.views.iter().position(|&(address, _)| address == view) {
+        let (view, bytes) = region.views.swap_remove(at);
+        // A view that stays mapped holds its pages; nobody is pointed there any more.
+        let _ = vmm::unmap(view, bytes as usize);
+    }
+}
+
+fn note(world: &mut World, arena: &Arena, target: &Target) {
+    let Some(unit) = world.unit_mut(target.id) else { return };
+    unit.streamed = target.after;
+    let (state, meaning) = match target.after {
+        0 => (UnitState::Resident, Meaning::Nothing),
+        _ => (UnitState::Streamed, Meaning::Streamed(target.id)),
+    };
+    unit.state = state;
+    arena.set_meaning(unit.base, unit.pages, meaning);
+}
