@@ -33,7 +33,8 @@ impl WhatIf {
     /// `name` is that of the file, `text` what it holds; `strategies` are compared with our planner. Without them
     /// the table has all that there are, and pictures have ours alone.
     #[new]
-    #[pyo3(signature = (name, text, *, gpu_mem=None, link=None, device=None, shape=None, strategies=None))]
+    #[expect(clippy::too_many_arguments, reason = "keywords of a Python call")]
+    #[pyo3(signature = (name, text, *, gpu_mem=None, link=None, device=None, shape=None, latency=false, strategies=None))]
     fn new(
         name: &str,
         text: &str,
@@ -41,6 +42,7 @@ impl WhatIf {
         link: Option<&str>,
         device: Option<i32>,
         shape: Option<usize>,
+        latency: bool,
         strategies: Option<Vec<String>>,
     ) -> PyResult<Self> {
         let profile = Profile::read(name, text).map_err(raise)?;
@@ -50,6 +52,9 @@ impl WhatIf {
         }
         if let Some(link) = link {
             question = question.with_link(link).map_err(raise)?;
+        }
+        if latency {
+            question = question.for_least_memory();
         }
         let planners = Planner::all(strategies.as_deref()).map_err(raise)?;
         let drawn = if strategies.is_some() { planners.len() } else { 1 };

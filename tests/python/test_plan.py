@@ -109,6 +109,25 @@ def test_a_budget_that_cannot_be_met_is_answered_with_the_smallest_that_can(prof
     assert "missed" in result.stdout and "a budget of 64 MiB cannot be met: the smallest" in result.stdout
 
 
+def test_latency_mode_takes_less_memory_for_next_to_no_time(tmp_path):
+    file = tmp_path / "profile.json"
+    # Long computing, as in diffusion: copies hide behind it.
+    file.write_text(written("--layers", "8", "--pass", "step=3000"))
+    found = answer(file, "--latency", "--strategy", "flextensor")
+    (ours,) = found["plans"]
+    assert ours["predicted_ms"] <= 3000 * 1.0101
+    assert ours["peak_bytes"] <= found["weights_bytes"] * 0.33
+
+
+def test_one_plan_serves_all_shapes_and_says_what_each_takes(profile):
+    found = answer(profile, "--gpu-mem", "3GiB", "--strategy", "flextensor")
+    first, second = found["shapes"]
+    assert first["predicted_ms"] == found["plans"][0]["predicted_ms"] != second["predicted_ms"]
+    for shape in (first, second):
+        assert shape["bound_ms"] * 0.999 <= shape["predicted_ms"] <= shape["bound_ms"] * 1.15
+    assert found["plans"][0]["bound_ms"] <= found["limit_ms"] <= found["plans"][0]["predicted_ms"] * 1.001
+
+
 def test_an_input_shape_is_chosen_by_its_place(profile):
     first, second = (answer(profile, "--gpu-mem", "4GiB", "--shape", n, "--strategy", "flextensor") for n in (1, 2))
     assert (first["resident_ms"], second["resident_ms"]) == (pytest.approx(50.0), pytest.approx(4.0))
@@ -176,7 +195,7 @@ def broken_profiles(good):
     yield json.dumps({**parsed, "stats": 7}), "expected a sequence"
     empty = json.loads(good)
     empty["flextensor"]["models"] = []
-    yield json.dumps(empty), "nothing to plan"
+    yield json.dumps(empty), "broken.json` has no weight"
     times = json.loads(good)
     times["flextensor"]["models"][0]["passes"][0]["uses"][3]["ms"] = -1
     yield json.dumps(times), "milliseconds, 0 or more"

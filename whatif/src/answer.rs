@@ -1,6 +1,6 @@
 //! Answers: what a plan would do, in figures that people compare. The plans themselves are core's.
 
-use flextensor_core::plan::{Plan, PlanNote, PlanRequest};
+use flextensor_core::plan::{Forecast, Plan, PlanNote, PlanRequest, limits_ms};
 use flextensor_core::units::Bytes;
 use serde::Serialize;
 
@@ -26,6 +26,9 @@ pub struct Answer {
     pub streamed_bytes: u64,
     /// Whether the budget is kept.
     pub met: bool,
+    /// What to expect of every input shape; the first one's figures are those above. Tables say it with the shapes.
+    #[serde(skip)]
+    pub forecasts: Vec<Forecast>,
     /// What should be said about it.
     pub notes: Vec<String>,
 }
@@ -66,6 +69,8 @@ pub struct Table {
     pub link: String,
     /// Milliseconds with everything resident.
     pub resident_ms: f64,
+    /// Milliseconds below which no plan can stay, because the ring takes a part of the budget; never below the bound.
+    pub limit_ms: f64,
     /// A row for each planner.
     pub plans: Vec<Row>,
 }
@@ -77,10 +82,15 @@ impl Table {
     /// [`WhatIfError::Core`].
     pub fn new(question: &Question, planners: &[Planner]) -> Result<Self, WhatIfError> {
         let request = &question.request;
+        let plans: Vec<Row> =
+            planners.iter().map(|planner| planner.row(question)).collect::<Result<_, _>>()?;
+        let ours = plans.first().and_then(|row| row.answer.as_ref());
+        let forecasts = ours.map(|answer| answer.forecasts.as_slice()).unwrap_or_default();
+        let bound_ms = ours.map_or(0.0, |answer| answer.bound_ms);
         Ok(Table {
             model: question.title.clone(),
             gpu: question.gpu.clone(),
-            shapes: question.shapes.clone(),
+            shapes: question.shapes.iter().map(|shape| shape.clone().with(forecasts)).collect(),
             weights_bytes: request.total_bytes(),
             fixed_bytes: request.fixed_bytes,
             units: request.units.len(),
@@ -88,7 +98,8 @@ impl Table {
             link_gb_per_s: request.link.peak_bytes_per_ms() / 1e6,
             link: question.link_words.clone(),
             resident_ms: question.resident_ms()?,
-            plans: planners.iter().map(|planner| planner.row(question)).collect::<Result<_, _>>()?,
+            limit_ms: limits_ms(request)?.first().copied().unwrap_or_default().max(bound_ms),
+            plans,
         })
     }
 }
@@ -105,6 +116,7 @@ impl Answer {
             ring_bytes: plan.ring_bytes,
             streamed_bytes: plan.streamed_bytes,
             met: request.budget.is_none_or(|budget| plan.peak_bytes <= budget),
+            forecasts: plan.forecasts.clone(),
             notes: plan.notes.iter().filter_map(|note| words(request, note)).collect(),
         }
     }

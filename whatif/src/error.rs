@@ -57,8 +57,11 @@ pub enum WhatIfError {
         why: String,
     },
     /// The profile has nothing to plan.
-    #[error("the profile has no weight that a pass uses: there is nothing to plan")]
-    Empty,
+    #[error("profile `{file}` has no weight that a pass uses: there is nothing to plan")]
+    Empty {
+        /// The file.
+        file: String,
+    },
     /// The profile cannot be used.
     #[error(transparent)]
     Profile(#[from] SavedError),
@@ -99,6 +102,6 @@ impl WhatIfError {
     #[must_use]
     pub fn is_file(&self) -> bool {
         use WhatIfError::{BadResult, Core, Empty, Nothing, Profile};
-        matches!(self, BadResult { .. } | Core(_) | Empty | Nothing | Profile(_))
+        matches!(self, BadResult { .. } | Core(_) | Empty { .. } | Nothing | Profile(_))
     }
 }

@@ -1,7 +1,9 @@
 //! A saved profile as what a question starts from: which models, which input shape, which GPU and link. The
 //! file's types and checks are core's ([`flextensor_core::saved`]); the file itself is read by the caller.
 
-use flextensor_core::saved::{Saved, SavedGpu, SavedModel, SavedPass};
+use flextensor_core::plan::Forecast;
+use flextensor_core::saved::{Saved, SavedGpu, SavedModel, shape_of};
+use flextensor_core::units::ModelId;
 use serde::Serialize;
 
 use crate::error::WhatIfError;
@@ -10,6 +12,7 @@ use crate::question::Question;
 /// A profile that has been read and checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
+    file: String,
     saved: Saved,
 }
 
@@ -37,6 +40,25 @@ pub struct Shape {
     pub resident_ms: f64,
     /// Whether this is the one that is asked about.
     pub chosen: bool,
+    /// What our plan, which serves all shapes, is expected to take for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predicted_ms: Option<f64>,
+    /// The least milliseconds that any plan could take for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bound_ms: Option<f64>,
+    #[serde(skip)]
+    key: (ModelId, u64),
+}
+
+impl Shape {
+    /// The shape with what a plan expects of it.
+    #[must_use]
+    pub fn with(mut self, forecasts: &[Forecast]) -> Self {
+        let of = forecasts.iter().find(|forecast| forecast.shapes.contains(&self.key));
+        self.predicted_ms = of.map(|forecast| forecast.predicted_ms);
+        self.bound_ms = of.map(|forecast| forecast.bound_ms);
+        self
+    }
 }
 
 impl Profile {
@@ -46,7 +68,7 @@ impl Profile {
     /// [`WhatIfError::Profile`].
     pub fn read(file: &str, text: &str) -> Result<Self, WhatIfError> {
         let saved = flextensor_core::saved::parse(file, text)?;
-        Ok(Profile { saved })
+        Ok(Profile { file: file.to_owned(), saved })
     }
 
     /// The question about this profile as it was saved: its link, and the budget that its plan was made for.
@@ -71,7 +93,7 @@ impl Profile {
         let budget = self.models(device).find_map(|model| model.plan.as_ref()?.budget_bytes);
         let request = saved.request(device, budget, self.saved.link());
         if request.units.is_empty() || request.passes.iter().all(|pass| pass.uses.is_empty()) {
-            return Err(WhatIfError::Empty);
+            return Err(WhatIfError::Empty { file: self.file.clone() });
         }
         let gpu = self.gpu(device);
         Ok(Question {
@@ -116,21 +138,24 @@ impl Profile {
     }
 
     fn shapes(&self, device: i32, place: usize) -> Vec<Shape> {
-        let shape = |model: &SavedModel, at: usize, pass: &SavedPass| Shape {
-            model: model.name.clone(),
-            number: at + 1,
-            signature: pass.shape.clone(),
-            passes: pass.passes,
-            resident_ms: pass.resident_ms,
-            chosen: at + 1 == if place <= model.passes.len() { place } else { 1 },
-        };
-        let models = self.models(device);
-        models
-            .flat_map(|model| {
-                let passes = model.passes.iter().enumerate();
-                passes.map(|(at, pass)| shape(model, at, pass)).collect::<Vec<_>>()
-            })
-            .collect()
+        let mut shapes = Vec::new();
+        let models = self.saved.flextensor.iter().flat_map(|ours| &ours.models);
+        // Models are numbered as in the request: from 1, those of other GPUs included.
+        for (id, model) in (1..).map(ModelId).zip(models).filter(|(_, model)| model.device == device) {
+            let chosen = if place <= model.passes.len() { place } else { 1 };
+            shapes.extend((1..).zip(&model.passes).map(|(number, pass)| Shape {
+                model: model.name.clone(),
+                number,
+                signature: pass.shape.clone(),
+                passes: pass.passes,
+                resident_ms: pass.resident_ms,
+                chosen: number == chosen,
+                predicted_ms: None,
+                bound_ms: None,
+                key: (id, shape_of(&pass.shape).unwrap_or(0)),
+            }));
+        }
+        shapes
     }
 }
 

@@ -3,7 +3,7 @@
 
 use flextensor_config::size::{Amount, parse_bytes};
 use flextensor_core::link::LinkCurve;
-use flextensor_core::plan::{PlanRequest, plan};
+use flextensor_core::plan::{Objective, PlanRequest, plan};
 use flextensor_core::units::Bytes;
 
 use crate::error::WhatIfError;
@@ -50,6 +50,13 @@ impl Question {
         Ok(self)
     }
 
+    /// The same question for latency mode: as little GPU memory as costs next to no time, whatever the budget.
+    #[must_use]
+    pub fn for_least_memory(mut self) -> Self {
+        self.request.objective = Objective::LATENCY;
+        self
+    }
+
     /// What stands above a picture.
     #[must_use]
     pub fn heading(&self) -> String {
@@ -64,7 +71,8 @@ impl Question {
     /// [`WhatIfError::Core`] when the request contradicts itself.
     pub fn resident_ms(&self) -> Result<f64, WhatIfError> {
         // Where the budget holds all weights, nothing but computing is left in the bound.
-        let roomy = PlanRequest { budget: Some(self.request.total_bytes()), ..self.request.clone() };
+        let budget = Some(self.request.total_bytes());
+        let roomy = PlanRequest { budget, objective: Objective::LeastTime, ..self.request.clone() };
         Ok(plan(&roomy)?.bound_ms)
     }
 

@@ -42,6 +42,7 @@ class WhatIf:
         link: str | None = None,
         device: int | None = None,
         shape: int | None = None,
+        latency: bool = False,
         strategies: list[str] | None = None,
     ) -> WhatIf: ...
     def table(self) -> str: ...

@@ -130,6 +130,11 @@ def _add_plan(commands: Any) -> None:
     )
     plan.add_argument("--device", metavar="N", type=_number, help="the GPU, by its number in the profile's run")
     plan.add_argument("--shape", metavar="N", type=_number, help="the input shape, by its place in the profile, from 1")
+    plan.add_argument(
+        "--latency",
+        action="store_true",
+        help="our plan takes as little GPU memory as costs at most 1%% of time, instead of all of the budget",
+    )
     plan.add_argument("--json", action="store_true", help="print JSON instead of a table")
     plan.add_argument("--svg", metavar="FILE", help="write a picture of times against budgets")
     plan.add_argument(

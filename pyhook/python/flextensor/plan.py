@@ -49,7 +49,9 @@ def render(answer: dict[str, Any]) -> Iterator[str]:
     yield from _shapes(answer["shapes"])
     plans = [plan for plan in answer["plans"] if "declined" not in plan]
     if plans:
-        yield f"bound {milliseconds(plans[0]['bound_ms'])}: no plan can be faster"
+        bound, limit = plans[0]["bound_ms"], answer["limit_ms"]
+        ring = f"; with a ring inside the budget {milliseconds(limit)}" if limit > bound else ""
+        yield f"bound {milliseconds(bound)}: nothing can be faster{ring}"
     yield ""
     # Ours first; then those that keep the budget, the fastest first.
     rows = plans[:1] + sorted(
@@ -61,7 +63,7 @@ def render(answer: dict[str, Any]) -> Iterator[str]:
             (
                 plan["strategy"],
                 milliseconds(plan["predicted_ms"]),
-                ratio(plan["ratio"]),
+                ratio(plan["ratio"]) if plan["met"] and plan["ratio"] is not None else "-",
                 size(plan["peak_bytes"]),
                 size(plan["ring_bytes"]),
                 size(plan["streamed_bytes"]),
@@ -80,16 +82,18 @@ def _shapes(shapes: list[dict[str, Any]]) -> Iterator[str]:
     """The input shapes, where there is a choice."""
     if all(shape["number"] == 1 for shape in shapes):
         return
-    yield "input shapes (--shape NUMBER chooses):"
+    yield "input shapes; our plan serves all, the table below has the chosen one (--shape NUMBER)"
     yield from table(
-        ("model", "number", "passes", "all resident", ""),
+        ("model", "number", "passes", "all resident", "our plan", "bound", ""),
         [
             (
                 shape["model"],
                 shape["number"],
                 f"{shape['passes']:,}",
                 milliseconds(shape["resident_ms"]),
-                "planned for" if shape["chosen"] else "",
+                milliseconds(shape.get("predicted_ms")),
+                milliseconds(shape.get("bound_ms")),
+                "chosen" if shape["chosen"] else "",
             )
             for shape in shapes
         ],
@@ -106,6 +110,7 @@ def _plan(given: Namespace) -> None:
         link=given.link,
         device=given.device,
         shape=given.shape,
+        latency=given.latency,
         strategies=given.strategy,
     )
     answer = json.loads(asked.table())
