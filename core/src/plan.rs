@@ -299,6 +299,7 @@ mod assemble;
 mod fill;
 mod idle;
 mod increment;
+mod judge;
 mod latency;
 mod limit;
 mod search;

@@ -52,12 +52,14 @@ pub(super) struct Limits {
     pub(super) pace: f64,
     /// How much of its lead every group leaves free below the cap: 0 = nothing, 1 = all.
     pub(super) lead: f64,
+    /// Whether few units stream all that the limits allow, instead of all units a little: fewer and longer copies.
+    pub(super) few: bool,
 }
 
 impl Limits {
     /// Only a cap.
     pub(super) fn cap(cap: u64) -> Self {
-        Limits { cap, pace: f64::INFINITY, lead: 0.0 }
+        Limits { cap, pace: f64::INFINITY, lead: 0.0, few: false }
     }
 
     /// The cap, less each group's lead.
@@ -109,8 +111,6 @@ impl Stock {
         let mut repeats = vec![0; self.units.len()];
         for group in scenario.groups() {
             let mut units = group.units;
-            units.sort_unstable();
-            units.dedup();
             units.retain(|&unit| self.unit(unit).pages > 0);
             for &unit in &units {
                 if let Some(times) = repeats.get_mut(unit) {
@@ -210,20 +210,21 @@ impl Stock {
     }
 
     /// Streams exactly `pages` pages within the limits, or as few more as indivisible units allow; none if
-    /// the limits allow less. The level is as low as possible, and what remains above it is spread evenly
-    /// over the pass.
+    /// the limits allow less. The level is as low as possible (with [`Limits::few`] as high), and what remains
+    /// above it is spread evenly over the pass.
     pub(super) fn fill(&self, pages: u64, limits: Limits) -> Option<Vec<u64>> {
         let at = |cap| self.level(Limits { cap, ..limits });
         let total = |streamed: &[u64]| streamed.iter().sum::<u64>();
         if total(&at(limits.cap)) < pages {
             return None;
         }
-        let (mut low, mut high) = (0, limits.cap);
+        // Few units at the highest level, or all of them at the lowest.
+        let (mut low, mut high) = (0, if limits.few { 0 } else { limits.cap });
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             if total(&at(middle)) >= pages { high = middle } else { low = middle }
         }
-        let mut streamed = at(high);
+        let mut streamed = at(if limits.few { limits.cap } else { high });
         let below = at(low);
         let excess = total(&streamed) - pages;
         self.lower(&mut streamed, &below, excess);

@@ -1,14 +1,14 @@
-//! Finds the plan: tries rings of several lengths and several ways to fill them, lets the simulator judge,
-//! and keeps the best. How pages are spread over units is in `fill`, what a plan says about the choice in
-//! `assemble`.
+//! Finds the plan: tries rings of several lengths and several ways to fill them, and keeps the best. What they
+//! are worth is said in `judge`, how pages are spread over units in `fill`, what a plan says about the choice
+//! in `assemble`.
 
 use crate::error::CoreError;
-use crate::layout;
-use crate::plan::assemble::{self, Choice, Cycle};
+use crate::plan::assemble::{self, Choice};
 use crate::plan::fill::{Limits, Stock};
 use crate::plan::idle::Idle;
+use crate::plan::judge::{SAME_TIME, pick};
 use crate::plan::{Objective, Plan, PlanNote, PlanRequest, latency};
-use crate::simulate::{Course, Track};
+use crate::simulate::{Course, Scenario};
 
 /// Rings to try, by how much of the groups' leads they leave room for.
 const LEADS: [f64; 8] = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
@@ -20,25 +20,19 @@ const REFINEMENTS: usize = 4;
 const LEADS_OF_A_RING: [f64; 3] = [1.0, 0.5, 0.0];
 /// Paces to try, as multiples of the slowest one that streams enough.
 const PACES: [f64; 5] = [1.0, 1.1, 1.3, 1.7, 2.5];
-/// Predictions this close to the best count as equal; then the shorter time of the link wins.
-const SAME_TIME: f64 = 1.001;
 /// Rounds in which colliding units are made resident, before all that could collide are.
 const SEPARATING_ROUNDS: usize = 6;
+/// Few long copies are tried where short ones cost more than this part of the time.
+const SHORT_COPIES: f64 = 1.012;
 /// Lengths of the ring that are tried to find the one that saves most.
 const BREAKPOINTS: usize = 64;
 /// Halvings of the interval in which the slowest pace is looked for.
 const PACE_HALVINGS: usize = 20;
-/// Parts of a ring that a copy may fill while rings are compared.
-const CHUNKS_OF_A_RING: [u64; 2] = [3, 8];
-/// Lengths of a copy to try in the end: the longest, half of it, and so on.
-const HALVED_CHUNKS: u32 = 5;
-/// Pacing is tried where computing takes at least this part of the link's time.
-const PACED: f64 = 0.5;
 /// A bound that counts as one, in milliseconds: ratios to nothing are no measure.
 const LEAST_BOUND_MS: f64 = 1e-3;
 
 /// Units that would collide in the ring and should stay resident.
-type Colliding = Vec<usize>;
+pub(super) type Colliding = Vec<usize>;
 
 /// See [`crate::plan::plan`].
 pub(super) fn plan(request: &PlanRequest) -> Result<Plan, CoreError> {
@@ -77,22 +71,24 @@ pub(super) struct SharedRing {
 /// One search over one request.
 #[derive(Debug)]
 pub(super) struct Search<'a> {
-    request: &'a PlanRequest,
-    course: &'a Course,
-    shared: Option<SharedRing>,
+    pub(super) request: &'a PlanRequest,
+    pub(super) course: &'a Course,
+    pub(super) shared: Option<SharedRing>,
     idle: Idle,
     /// By position of a unit: whether it is never held behind another one of its group.
-    leaders: Vec<bool>,
+    pub(super) leaders: Vec<bool>,
     /// The bound of every scenario.
-    bounds_ms: Vec<f64>,
+    pub(super) bounds_ms: Vec<f64>,
 }
 
 impl<'a> Search<'a> {
     pub(super) fn new(request: &'a PlanRequest, course: &'a Course, shared: Option<SharedRing>) -> Self {
         let mut leaders = vec![true; request.units.len()];
-        for unit in course.groups().flat_map(|group| group.into_iter().skip(1)) {
-            if let Some(leads) = leaders.get_mut(unit) {
-                *leads = false;
+        for group in course.scenarios().iter().flat_map(Scenario::groups) {
+            for unit in group.units.into_iter().filter(|unit| *unit != group.first) {
+                if let Some(leads) = leaders.get_mut(unit) {
+                    *leads = false;
+                }
             }
         }
         let scenarios = course.scenarios().iter();
@@ -267,15 +263,22 @@ impl<'a> Search<'a> {
             let missing = pages - total(&streamed);
             return Ok(Choice { missing, ..self.judge(stock, ring, streamed)? });
         };
-        let floor = self.least_score(&level, ring);
+        let endless = self.least_score(&level, |_| 1.0);
+        if endless > best * SAME_TIME {
+            return Err(Vec::new());
+        }
+        let floor = self.least_score(&level, self.cost_of_copies(ring));
         let mut found: Vec<Choice> = Vec::new();
         let mut collided = Vec::new();
-        if floor > best * SAME_TIME {
-            return Err(collided);
-        }
         let reached = |found: &[Choice]| found.iter().any(|choice| choice.score <= floor * SAME_TIME);
-        for lead in LEADS_OF_A_RING {
-            if let Some(streamed) = fill(Limits::led(ring, lead)).filter(|_| !reached(&found)) {
+        let mut fillings = LEADS_OF_A_RING.map(|lead| Limits::led(ring, lead)).to_vec();
+        // Where short copies cost much, few long ones may cost less.
+        if floor > endless * SHORT_COPIES {
+            let half = Limits::cap(ring.div_ceil(2));
+            fillings.extend([Limits::led(ring, 1.0), half].map(|limits| Limits { few: true, ..limits }));
+        }
+        for limits in fillings {
+            if let Some(streamed) = fill(limits).filter(|_| limits.few || !reached(&found)) {
                 match self.judge(stock, ring, streamed) {
                     Ok(choice) => found.push(choice),
                     Err(colliding) => collided = colliding,
@@ -293,131 +296,9 @@ impl<'a> Search<'a> {
         }
         pick(found).ok_or(collided)
     }
-
-    /// Lays a filling around the ring and times it.
-    fn judge(&self, stock: &Stock, ring_pages: u64, streamed: Vec<u64>) -> Result<Choice, Colliding> {
-        let runs = match self.shared {
-            Some(shared) => layout::lay_runs(self.course, &streamed, ring_pages, shared.cursor),
-            None => layout::lay_laps(self.course, &streamed, ring_pages, &self.leaders),
-        };
-        let colliding: Colliding = layout::conflicts(self.course, &runs, ring_pages)
-            .into_iter()
-            .map(|(first, second)| if stock.is_shared(second) { second } else { first })
-            .collect();
-        if !colliding.is_empty() {
-            return Err(colliding);
-        }
-        let choice = Choice { ring_pages, streamed, runs, ..Choice::resident(self.request, self.course) };
-        let timed = self.chunks(ring_pages).into_iter().map(|chunk_pages| self.timed(&choice, chunk_pages));
-        Ok(fastest(timed.collect()).unwrap_or(choice))
-    }
-
-    /// The choice with copies of at most this many pages.
-    fn timed(&self, choice: &Choice, chunk_pages: u64) -> Choice {
-        let track = Track {
-            link: &self.request.link,
-            page_bytes: self.request.page_bytes,
-            chunk_pages,
-            ring_pages: choice.ring_pages,
-        };
-        let simulations = self.course.run(&track, &choice.runs, false);
-        let cycles = simulations.iter().map(|simulation| Cycle {
-            ms: simulation.cycle_ms,
-            link_ms: simulation.link_ms,
-            bytes: simulation.copied_bytes,
-        });
-        let cycles: Vec<Cycle> = cycles.collect();
-        let ratios = cycles.iter().zip(&self.bounds_ms).map(|(cycle, bound)| cycle.ms / bound);
-        let score = score(ratios);
-        Choice { chunk_pages, cycles, score, ..choice.clone() }
-    }
-
-    /// The choice with the best length of a copy; all copies around a ring are cut alike.
-    fn rechunked(&self, choice: Choice) -> Choice {
-        if self.shared.is_some_and(|shared| shared.chunk_pages > 0) || choice.ring_pages == 0 {
-            return choice;
-        }
-        let most = self.request.chunk_pages.max(1);
-        let others = (0..HALVED_CHUNKS).map(|halvings| (most >> halvings).max(1));
-        let mut found: Vec<Choice> = others.map(|chunk_pages| self.timed(&choice, chunk_pages)).collect();
-        found.push(choice);
-        fastest(found).unwrap_or_else(|| Choice::resident(self.request, self.course))
-    }
-
-    /// Lengths of a copy, in pages, with which rings of this length are compared: long copies waste less of
-    /// the link, short ones less of a short ring.
-    fn chunks(&self, ring_pages: u64) -> Vec<u64> {
-        let most = self.request.chunk_pages.max(1);
-        match self.shared {
-            Some(shared) if shared.chunk_pages > 0 => vec![shared.chunk_pages],
-            Some(_) => vec![most],
-            None => {
-                let mut chunks = CHUNKS_OF_A_RING.map(|part| most.min(ring_pages / part).max(1)).to_vec();
-                chunks.dedup();
-                chunks
-            }
-        }
-    }
-
-    /// The least score that any layout of this filling could reach on a ring of this length: every scenario
-    /// computes, and copies.
-    fn least_score(&self, streamed: &[u64], ring: u64) -> f64 {
-        let chunk_pages = self.chunks(ring).into_iter().max().unwrap_or(1);
-        let copy_ms = |pages: u64| self.request.link.copy_ms(pages * self.request.page_bytes);
-        let (whole_ms, rest_ms): (f64, Vec<f64>) =
-            (copy_ms(chunk_pages), (0..chunk_pages).map(copy_ms).collect());
-        let of_unit = |pages: u64| {
-            let rest = rest_ms.get((pages % chunk_pages) as usize).copied().unwrap_or(0.0);
-            (pages / chunk_pages) as f64 * whole_ms + rest
-        };
-        let link_ms: Vec<f64> = streamed.iter().map(|&pages| of_unit(pages)).collect();
-        score(self.course.scenarios().iter().zip(&self.bounds_ms).map(|(scenario, bound)| {
-            let mut counted = vec![false; streamed.len()];
-            let mut copies_ms = 0.0;
-            for (unit, _) in scenario.uses() {
-                if let Some(counted) = counted.get_mut(unit).filter(|counted| !**counted) {
-                    *counted = true;
-                    copies_ms += link_ms.get(unit).copied().unwrap_or(0.0);
-                }
-            }
-            scenario.resident_ms.max(copies_ms) / bound
-        }))
-    }
-
-    /// Whether what computes is long enough to matter beside what is copied.
-    fn computes(&self, streamed: &[u64]) -> bool {
-        let page_ms = self.request.page_bytes as f64 / self.request.link.peak_bytes_per_ms();
-        let link_ms = total(streamed) as f64 * page_ms;
-        self.course.scenarios().iter().any(|scenario| scenario.resident_ms >= PACED * link_ms)
-    }
 }
 
-/// What a plan is judged by, from the times of its scenarios as multiples of their bounds: half the worst one,
-/// half the mean, so that no shape pays for the others and none is given away.
-fn score(ratios: impl Iterator<Item = f64>) -> f64 {
-    let (count, sum, worst) = ratios
-        .fold((0.0, 0.0, 0.0_f64), |(count, sum, worst), ratio| (count + 1.0, sum + ratio, worst.max(ratio)));
-    if count > 0.0 { (worst + sum / count) / 2.0 } else { 1.0 }
-}
-
-/// The best choice by score. Of those that are as good the one that would be fastest if nothing were computed,
-/// because shapes that nobody has seen yet mostly compute little; then the one with the shortest ring.
-fn pick(mut found: Vec<Choice>) -> Option<Choice> {
-    let best = found.iter().map(|choice| choice.score).fold(f64::INFINITY, f64::min);
-    found.retain(|choice| choice.score <= best * SAME_TIME);
-    found.into_iter().min_by(|a, b| {
-        let link = a.link_ms().total_cmp(&b.link_ms()).then(a.ring_pages.cmp(&b.ring_pages));
-        link.then(a.score.total_cmp(&b.score))
-    })
-}
-
-/// Of choices that differ in the length of their copies only: the best by score, then the one with the longest
-/// copies.
-fn fastest(found: Vec<Choice>) -> Option<Choice> {
-    found.into_iter().min_by(|a, b| a.score.total_cmp(&b.score).then(b.chunk_pages.cmp(&a.chunk_pages)))
-}
-
-fn total(streamed: &[u64]) -> u64 {
+pub(super) fn total(streamed: &[u64]) -> u64 {
     streamed.iter().sum()
 }
 

@@ -132,9 +132,12 @@ impl Course {
 /// Uses that are held together.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Group {
-    /// The unit of every use; a unit may appear more than once.
+    /// Its units, ascending, each once.
     pub(crate) units: Vec<usize>,
-    /// Milliseconds of the last use: all of the group is held as long at least.
+    /// The one that is used first.
+    pub(crate) first: usize,
+    /// Milliseconds from the start of the last use that may wait for a copy to the end: as long, all of the group
+    /// is held and nothing of it can be overwritten.
     pub(crate) last_ms: f64,
 }
 
@@ -181,12 +184,25 @@ impl Scenario {
         self.uses.iter().map(|used| (used.unit, used.compute_ms + used.tail_ms))
     }
 
-    /// The groups of uses that are held together, in order.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = Group> {
-        self.uses.chunk_by(|a, b| a.group_first == b.group_first).map(|group| Group {
-            units: group.iter().map(|used| used.unit).collect(),
-            last_ms: group.last().map_or(0.0, |used| used.compute_ms),
-        })
+    /// The groups of uses that are held together, in order. Groups in a row that hold the same units are one:
+    /// weights that share pages are used one after the other.
+    pub(crate) fn groups(&self) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        for uses in self.uses.chunk_by(|a, b| a.group_first == b.group_first) {
+            let mut units: Vec<usize> = uses.iter().map(|used| used.unit).collect();
+            units.sort_unstable();
+            units.dedup();
+            let ms = |used: &DenseUse| used.compute_ms;
+            match groups.last_mut().filter(|last| last.units == units) {
+                Some(last) => last.last_ms += uses.iter().map(ms).sum::<f64>(),
+                None => groups.push(Group {
+                    first: uses.first().map_or(usize::MAX, |used| used.unit),
+                    units,
+                    last_ms: uses.last().map_or(0.0, ms),
+                }),
+            }
+        }
+        groups
     }
 }
 

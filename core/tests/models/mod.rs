@@ -45,6 +45,13 @@ pub(crate) enum Work {
     Prefill,
     /// One token.
     Decode,
+    /// Ten times the prefill's time on the same weights, as a diffusion transformer computes.
+    Diffusion,
+}
+
+/// The request with this part of all weights as its budget.
+pub(crate) fn with_percent(request: PlanRequest, percent: u64) -> PlanRequest {
+    PlanRequest { budget: Some(request.total_bytes() / 100 * percent), ..request }
 }
 
 /// 16 layers of the 70B shape in bf16, 26.48 GiB, with the pass times measured on one H200.
@@ -60,6 +67,7 @@ pub(crate) fn llama(work: Work, budget: Option<u64>) -> PlanRequest {
     let (pass_ms, attention_ms) = match work {
         Work::Prefill => (203.5, 0.75),
         Work::Decode => (13.4, 0.01),
+        Work::Diffusion => (2035.0, 7.5),
     };
     let per_page = (pass_ms - 16.0 * attention_ms - 0.05) / computing as f64;
     let uses: Vec<_> = units
@@ -82,6 +90,20 @@ pub(crate) fn llama(work: Work, budget: Option<u64>) -> PlanRequest {
             .collect(),
         passes: vec![pass(1, &uses, 0.0)],
         link: LinkCurve::default(),
+        ..PlanRequest::default()
+    }
+}
+
+/// Layers of weights of 3 MiB that torch packs into segments of 20 MiB: six weights on nine whole pages, and the
+/// rest of the last page free. Every weight is used on its own, the whole pages of a segment are streamed.
+pub(crate) fn small_weights(layers: u32, ms: f64) -> PlanRequest {
+    const WEIGHTS: u32 = 36;
+    const OF_A_SEGMENT: u32 = 6;
+    let weights = layers * WEIGHTS;
+    let uses: Vec<_> = (0..weights).map(|at| (at / OF_A_SEGMENT, ms / f64::from(weights), at)).collect();
+    PlanRequest {
+        units: (0..weights / OF_A_SEGMENT).map(|id| unit(id, 9, true)).collect(),
+        passes: vec![pass(1, &uses, 0.0)],
         ..PlanRequest::default()
     }
 }
