@@ -1,6 +1,7 @@
 //! What-if questions for Python: `flextensor plan` and `flextensor plot`. Texts in, texts out; everything is worked
 //! out in the crate `flextensor-whatif`. Files and the terminal are left to `plan.py`.
 
+use flextensor_core::units::Bytes;
 use flextensor_whatif::answer::Table;
 use flextensor_whatif::planner::Planner;
 use flextensor_whatif::profile::{Choice, Profile};
@@ -97,7 +98,12 @@ impl WhatIf {
     fn drawn_pass(&self) -> Result<String, WhatIfError> {
         let request = &self.question.request;
         let plan = Planner::ours().plan(request)?;
-        draw::timeline(&timeline::timeline(request, &plan, self.question.heading())?)
+        let heading = self.question.heading();
+        let title = match request.budget {
+            Some(budget) => format!("one pass of {heading}, budget {}", Bytes(budget)),
+            None => format!("one pass of {heading}, no budget"),
+        };
+        draw::timeline(&timeline::timeline(request, &plan, title)?)
     }
 }
 

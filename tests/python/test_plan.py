@@ -80,8 +80,11 @@ def test_a_slower_link_takes_longer_in_proportion(profile):
     assert slow["plans"][0]["predicted_ms"] / fast["plans"][0]["predicted_ms"] == pytest.approx(2.0, rel=0.02)
 
 
-def test_every_strategy_has_a_row_or_a_reason(profile):
-    found = answer(profile, "--gpu-mem", "3GiB")
+def test_every_strategy_has_a_row_or_a_reason_and_none_is_faster_than_ours(tmp_path):
+    # One input shape: strategies serve the first only, ours serves all.
+    file = tmp_path / "profile.json"
+    file.write_text(written("--layers", "4", "--pass", "prefill=50"))
+    found = answer(file, "--gpu-mem", "3GiB")
     rows = {row["strategy"]: row for row in found["plans"]}
     assert list(rows)[0] == "flextensor" and {"GreedyStrategy", "NthLayerStrategy"} <= set(rows)
     ours = rows["flextensor"]
@@ -149,7 +152,7 @@ def test_pictures_are_svg_files(profile, tmp_path):
         assert ET.parse(file).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     texts = sweep.read_text()
     assert all(words in texts for words in ("flextensor", "GreedyStrategy", "bound", "everything resident", "3 GiB"))
-    assert "copies" in steady.read_text()
+    assert "copies" in steady.read_text() and "budget 3 GiB" in steady.read_text()
     names = [line["strategy"] for line in found["sweep"]]
     assert names == ["flextensor", "GreedyStrategy"]
     points = found["sweep"][0]["points"]
