@@ -94,8 +94,16 @@ def profile(given):
 
 def main():
     """Prints the profile."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("layers", 16), ("hidden", 8192), ("inner", 28672), ("keys", 1024), ("vocabulary", 32000)):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, default in (
+        ("layers", 16),
+        ("hidden", 8192),
+        ("inner", 28672),
+        ("keys", 1024),
+        ("vocabulary", 32000),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument(
         "--pass",

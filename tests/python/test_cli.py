@@ -115,7 +115,10 @@ def test_an_unreadable_configuration_file_is_named(package):
 def test_an_unknown_option_is_refused_with_a_suggestion(package):
     for arguments, words in (
         (("run", "--max-gpu", "8GiB", "--", "true"), "unknown option --max-gpu; did you mean --max-gpu-mem?"),
-        (("run", "--max-gpu-men=8GiB", "true"), "unknown option --max-gpu-men=8GiB; did you mean --max-gpu-mem?"),
+        (
+            ("run", "--max-gpu-men=8GiB", "true"),
+            "unknown option --max-gpu-men=8GiB; did you mean --max-gpu-mem?",
+        ),
         (("run", "--zzz", "true"), "unknown option --zzz"),
         (("report", "a.json", "b.json"), "unknown argument b.json"),
         (("rum", "true"), "unknown command 'rum'; did you mean run?"),
@@ -293,7 +296,10 @@ def test_report_shows_the_figures_of_a_run(package, tmp_path):
 def test_report_shows_no_hashes_no_empty_heads_and_the_switch_over_by_itself(package, tmp_path):
     plan = {**REPORT["plan"], "switch_ms": 6852.0, "gate_closed_ms": 1253.0}
     (tmp_path / "report.json").write_text(json.dumps({**REPORT, "plan": plan}))
-    lines = [line.strip() for line in flextensor(package, "report", str(tmp_path / "report.json")).stdout.splitlines()]
+    lines = [
+        line.strip()
+        for line in flextensor(package, "report", str(tmp_path / "report.json")).stdout.splitlines()
+    ]
     assert "ab" not in " ".join(lines).split()
     assert not {"what", "what  size", "route  state"} & set(lines)
     passes, switch = lines.index("time of a pass"), lines.index("switch-over, once")

@@ -48,7 +48,9 @@ def answer(*arguments):
 
 
 def test_the_table_has_time_bound_ratio_peak_and_streamed_bytes(profile):
-    result = flextensor("plan", profile, "--gpu-mem", "2GiB", "--link", "25GB/s", "--strategy", "GreedyStrategy")
+    result = flextensor(
+        "plan", profile, "--gpu-mem", "2GiB", "--link", "25GB/s", "--strategy", "GreedyStrategy"
+    )
     assert (result.returncode, result.stderr) == (0, "")
     assert "Llama of 4 layers: 7.35 GiB of weights in 30 pieces, 50.00 ms a pass" in result.stdout
     assert "budget 2.00 GiB, link 25.0 GB/s (as asked)" in result.stdout
@@ -86,7 +88,7 @@ def test_every_strategy_has_a_row_or_a_reason_and_none_is_faster_than_ours(tmp_p
     file.write_text(written("--layers", "4", "--pass", "prefill=50"))
     found = answer(file, "--gpu-mem", "3GiB")
     rows = {row["strategy"]: row for row in found["plans"]}
-    assert list(rows)[0] == "flextensor" and {"GreedyStrategy", "NthLayerStrategy"} <= set(rows)
+    assert next(iter(rows)) == "flextensor" and {"GreedyStrategy", "NthLayerStrategy"} <= set(rows)
     ours = rows["flextensor"]
     for name, row in rows.items():
         if "declined" in row:
@@ -98,7 +100,9 @@ def test_every_strategy_has_a_row_or_a_reason_and_none_is_faster_than_ours(tmp_p
 
 
 def test_a_percentage_is_of_the_memory_of_the_profiled_gpu(profile):
-    assert answer(profile, "--gpu-mem", "2%", "--strategy", "flextensor")["budget_bytes"] == 150109880320 // 50
+    assert (
+        answer(profile, "--gpu-mem", "2%", "--strategy", "flextensor")["budget_bytes"] == 150109880320 // 50
+    )
 
 
 def test_without_a_budget_everything_stays(profile):
@@ -132,7 +136,9 @@ def test_one_plan_serves_all_shapes_and_says_what_each_takes(profile):
 
 
 def test_an_input_shape_is_chosen_by_its_place(profile):
-    first, second = (answer(profile, "--gpu-mem", "4GiB", "--shape", n, "--strategy", "flextensor") for n in (1, 2))
+    first, second = (
+        answer(profile, "--gpu-mem", "4GiB", "--shape", n, "--strategy", "flextensor") for n in (1, 2)
+    )
     assert (first["resident_ms"], second["resident_ms"]) == (pytest.approx(50.0), pytest.approx(4.0))
     assert [shape["chosen"] for shape in second["shapes"]] == [False, True]
     text = flextensor("plan", profile, "--gpu-mem", "4GiB", "--strategy", "flextensor").stdout
@@ -151,7 +157,9 @@ def test_pictures_are_svg_files(profile, tmp_path):
     for file in (sweep, steady):
         assert ET.parse(file).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     texts = sweep.read_text()
-    assert all(words in texts for words in ("flextensor", "GreedyStrategy", "bound", "everything resident", "3 GiB"))
+    assert all(
+        words in texts for words in ("flextensor", "GreedyStrategy", "bound", "everything resident", "3 GiB")
+    )
     assert "copies" in steady.read_text() and "budget 3 GiB" in steady.read_text()
     names = [line["strategy"] for line in found["sweep"]]
     assert names == ["flextensor", "GreedyStrategy"]
@@ -227,7 +235,15 @@ def test_a_file_that_cannot_be_read_or_written_is_named(profile, tmp_path):
 
 def test_a_profile_of_labels_only_is_planned_too(tmp_path):
     tensors = [
-        [{"tensor_id": 2 * layer + at, "name": f"layers.{layer}.{at}", "size_bytes": 64 << 20, "load_time_ms": 2.5} for at in (0, 1)]
+        [
+            {
+                "tensor_id": 2 * layer + at,
+                "name": f"layers.{layer}.{at}",
+                "size_bytes": 64 << 20,
+                "load_time_ms": 2.5,
+            }
+            for at in (0, 1)
+        ]
         for layer in range(8)
     ]
     labels = [f"layers.{layer}" for layer in range(8)]

@@ -128,8 +128,12 @@ def _add_plan(commands: Any) -> None:
         action="append",
         help="compare with this strategy only, and draw it too; may be given several times; default: all are compared, none is drawn",
     )
-    plan.add_argument("--device", metavar="N", type=_number, help="the GPU, by its number in the profile's run")
-    plan.add_argument("--shape", metavar="N", type=_number, help="the input shape, by its place in the profile, from 1")
+    plan.add_argument(
+        "--device", metavar="N", type=_number, help="the GPU, by its number in the profile's run"
+    )
+    plan.add_argument(
+        "--shape", metavar="N", type=_number, help="the input shape, by its place in the profile, from 1"
+    )
     plan.add_argument(
         "--latency",
         action="store_true",

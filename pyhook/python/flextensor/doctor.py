@@ -106,7 +106,9 @@ def _installation(found: Findings) -> bool:
             found.good("configuration")
         else:
             origin = configuration.get("origins", {}).get("enabled", "the configuration")
-            found.off(f"{origin} switches flextensor off: programs run as without it, and hooks are not tried")
+            found.off(
+                f"{origin} switches flextensor off: programs run as without it, and hooks are not tried"
+            )
     except ValueError as error:
         found.bad(f"configuration: {error}")
     try:

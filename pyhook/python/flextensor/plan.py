@@ -116,7 +116,9 @@ def _plan(given: Namespace) -> None:
     answer = json.loads(asked.table())
     if given.svg:
         sweeps, picture = asked.sweep()
-        answer["sweep"] = [{"strategy": strategy, "points": points} for strategy, points in json.loads(sweeps)]
+        answer["sweep"] = [
+            {"strategy": strategy, "points": points} for strategy, points in json.loads(sweeps)
+        ]
         _write(given.svg, picture)
     if given.timeline:
         _write(given.timeline, asked.timeline())
