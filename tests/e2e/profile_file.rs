@@ -210,6 +210,41 @@ fn another_budget_keeps_the_times_and_makes_a_new_plan() {
 }
 
 #[test]
+fn a_plan_that_was_made_while_running_is_the_next_run_s() {
+    let folder = Folder::fresh();
+    let run = || folder.under(streamed("half of the weights from now on")).option("FT_MAX_GPU_MEM", "10MiB");
+    let outcome = told_well(run());
+    assert_eq!(said(&outcome, "replans"), 1, "{}", outcome.describe());
+    let report = outcome.report.as_ref().expect("a report");
+    let saved = folder.json();
+    let plan = &saved["flextensor"]["models"][0]["plan"];
+    assert_eq!(plan["streamed_bytes"], report["plan"]["streamed_bytes"], "{}", outcome.describe());
+    assert_eq!(plan["ring_pages"].as_u64().map(|pages| pages << 21), report["plan"]["ring_bytes"].as_u64());
+    one_line(&told_well(run()), "its plan is used");
+}
+
+#[test]
+fn weights_that_had_to_stay_stay() {
+    let folder = Folder::of(STORY);
+    folder.change(|profile| {
+        let model = &mut profile["flextensor"]["models"][0];
+        model["plan"] = json!(null);
+        model["units"][1]["stay"] = json!("Escaped");
+    });
+    let run = folder.under(streamed(STORY)).option("FT_MAX_GPU_MEM", "10MiB");
+    let outcome = starts_at_once(run, "it holds no plan");
+    let report = outcome.report.as_ref().expect("a report");
+    let unit = &report["placements"][1];
+    assert_eq!(
+        (&unit["stay"], &unit["streamed_bytes"]),
+        (&json!("Escaped"), &json!(0)),
+        "{}",
+        outcome.describe()
+    );
+    assert_eq!(folder.json()["flextensor"]["models"][0]["units"][1]["stay"], json!("Escaped"));
+}
+
+#[test]
 fn another_gpu_or_link_is_named_and_the_link_measured_anew() {
     let folder = Folder::of(STORY);
     folder.change(|profile| {
@@ -384,4 +419,18 @@ fn a_profile_is_saved_on_request() {
     assert_eq!(codes(&told(asked(&folder.file))), ["1", "3"]);
     let without = story("saves on request").args([folder.folder.path()]).start();
     assert_eq!(codes(&without), ["9", "9"], "{}", without.describe());
+}
+
+#[test]
+fn owners_report_in_the_first_two_passes_of_a_model_that_was_not_learnt() {
+    let folder = Folder::of(STORY);
+    let wanted = |run: Run| -> Vec<String> {
+        let outcome = run.start();
+        outcome.assert_success().assert_nothing_detected();
+        let lines = outcome.stdout.lines().filter_map(|line| line.strip_prefix("wanted "));
+        lines.map(str::to_owned).collect()
+    };
+    let story = "whose forwards are wanted";
+    assert_eq!(wanted(streamed(story)), ["3", "3", "0", "0"]);
+    assert_eq!(wanted(folder.under(streamed(story))), ["1", "1", "0", "0"]);
 }

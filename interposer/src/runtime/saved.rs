@@ -286,11 +286,37 @@ pub(super) fn decided(id: ModelId, request: &PlanRequest, plan: Option<&Plan>, r
         known.saved = Some(model);
         known.plan.is_some()
     });
-    if let Some(path) = path().filter(|_| !known && !super::config().profile_read_only)
+    if !known {
+        write_unasked();
+    }
+}
+
+/// Writes the file where that is wanted and allowed.
+fn write_unasked() {
+    if let Some(path) = path().filter(|_| !super::config().profile_read_only)
         && !state(|state| state.leave)
     {
         let _ = write(&path);
     }
+}
+
+/// A new plan for everything on a device came into force. The next run starts with it where it is for one model; one for several needs all of
+/// them at once, and follows there again. Writes the file.
+pub(super) fn replanned(request: &PlanRequest, plan: &Plan) {
+    let models: BTreeSet<ModelId> = request.passes.iter().map(|pass| pass.model).collect();
+    let (Some(&id), 1) = (models.first(), models.len()) else { return };
+    let saved = state(|state| state.models.get(&id).and_then(|known| known.saved.clone()));
+    let Some((mut fresh, ids)) = saved.and_then(|saved| describe::refreshed(id, saved)) else { return };
+    let mut now = saved_plan(id, request, plan, 0, &ids);
+    // What has left its units since stays in them, and was counted there.
+    now.fixed_bytes = fresh.plan.as_ref().map_or(now.fixed_bytes, |before| before.fixed_bytes);
+    let streamed: u64 = now.runs.iter().map(|run| run.pages).sum();
+    if now.runs.len() != plan.layout.len() || now.ring_pages > streamed {
+        return;
+    }
+    fresh.plan = Some(now);
+    state(|state| state.models.entry(id).or_default().saved = Some(describe::without_stale_plan(fresh)));
+    write_unasked();
 }
 
 fn saved_plan(
@@ -340,8 +366,10 @@ pub(crate) fn save(folder: Option<&Path>) -> Result<(), Refused> {
         saved.collect()
     });
     for (id, model) in models {
-        let fresh = describe::refreshed(id, model);
-        state(|state| state.models.entry(id).or_default().saved = Some(fresh));
+        if let Some((fresh, _)) = describe::refreshed(id, model) {
+            let fresh = describe::without_stale_plan(fresh);
+            state(|state| state.models.entry(id).or_default().saved = Some(fresh));
+        }
     }
     write(&folder.join(FILE_NAME))
 }

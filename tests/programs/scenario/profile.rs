@@ -6,6 +6,7 @@ use super::{Told, say};
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "saves on request" => saves_on_request(),
+        "whose forwards are wanted" => whose_forwards_are_wanted(),
         _ => return None,
     })
 }
@@ -23,5 +24,19 @@ fn saves_on_request() -> Told {
     scene.learn()?;
     save(&scene);
     scene.pass()?;
+    scene.finish()
+}
+
+/// What the interposer wants to hear of in each of four passes.
+fn whose_forwards_are_wanted() -> Told {
+    let scene = Scene::set(6, 2, MAY_STREAM)?;
+    for _ in 0..4 {
+        scene.begin();
+        say("wanted", u64::from(scene.ft.as_ref().map_or(99, |ft| ft.wants(scene.model))));
+        for at in 0..scene.weights.len() {
+            scene.owner(at, || scene.check(scene.main, at))?;
+        }
+        scene.end();
+    }
     scene.finish()
 }

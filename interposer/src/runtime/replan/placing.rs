@@ -16,7 +16,7 @@ use super::super::streaming::{Streaming, ring_of};
 use super::super::switch::{self, Decided};
 use super::super::touched::Touched;
 use super::super::world::{UnitState, World, world};
-use super::super::{gate, graphs, learn, passes, verify};
+use super::super::{gate, graphs, learn, passes, saved, verify};
 use super::relay::{self, Relayed};
 use crate::ffi::context::Context;
 use crate::ffi::device;
@@ -430,6 +430,7 @@ fn announce(prepared: Prepared, closed_ms: f64) {
         plan.bound_ms,
         Bytes(remapped * PAGE)
     );
+    saved::replanned(&request, &plan);
     let mut world = world();
     if let Some(decided) = world.decided.get_mut(&device) {
         decided.fixed_bytes = request.fixed_bytes;

@@ -39,22 +39,26 @@ pub(super) fn placed(id: ModelId, ids: &[UnitId]) -> Option<SavedModel> {
     Some(learnt(id, saved, ids))
 }
 
-/// The same model as it stands now: more passes may have been seen, and units may have left the ring for good; its plan is then none to start from.
-pub(super) fn refreshed(id: ModelId, mut saved: SavedModel) -> SavedModel {
+/// The same model as it stands now, and its units: more passes may have been seen, and units may have left the ring for good. None if it is gone.
+pub(super) fn refreshed(id: ModelId, mut saved: SavedModel) -> Option<(SavedModel, Vec<UnitId>)> {
     let ids = {
         let world = world();
-        let Some(model) = world.models.get(&id) else { return saved };
-        let Some(ids) = ids_of(&world, model, &saved) else { return saved };
+        let ids = ids_of(&world, world.models.get(&id)?, &saved)?;
         for (unit, &id) in saved.units.iter_mut().zip(&ids) {
             unit.stay = unit.stay.or(world.unit(id).and_then(|unit| unit.stay));
         }
         ids
     };
+    Some((learnt(id, saved, &ids), ids))
+}
+
+/// A plan that streams what has to stay by now is none to start from.
+pub(super) fn without_stale_plan(mut saved: SavedModel) -> SavedModel {
     let stays = |unit: u32| saved.units.get(unit as usize).is_some_and(|unit| unit.stay.is_some());
     if saved.plan.as_ref().is_some_and(|plan| plan.runs.iter().any(|run| stays(run.unit))) {
         saved.plan = None;
     }
-    learnt(id, saved, &ids)
+    saved
 }
 
 /// Which of the model's units each saved one is.
