@@ -263,6 +263,13 @@ mod tests {
     }
 
     #[test]
+    fn the_last_layer_leaves_the_first_one_s_block_where_copies_go_on_across_passes() {
+        let four = Assignment::FewestLabels { blocks: 4 };
+        assert_eq!(taken(four, &[5; 9]), [0, 1, 2, 3, 0, 1, 2, 3, 1]);
+        assert_eq!(taken(four, &[0, 5, 5, 5, 5, 5]), [0, 1, 2, 3, 0], "the first layer stays");
+    }
+
+    #[test]
     fn neighbours_never_share_a_block_where_there_are_two() {
         let sizes = [9, 1, 8, 2, 7, 3, 6, 4, 5, 9, 1, 8, 2, 7, 3];
         for count in [2, 3, 4, 6] {
