@@ -107,12 +107,13 @@ fn check_pass(file: &str, field: &str, model: &SavedModel, pass: &SavedPass) -> 
         let found = format!("`{}`", pass.shape);
         return bad(file, format!("{field}.shape"), found, "16 hexadecimal digits");
     }
+    let owners: BTreeSet<u32> = model.owners.iter().map(|owner| owner.owner).collect();
     for (at, used) in pass.uses.iter().enumerate() {
         if used.unit as usize >= model.units.len() {
             let allowed = format!("a position below {}, the number of units", model.units.len());
             return bad(file, format!("{field}.uses[{at}].unit"), used.unit, allowed);
         }
-        if !model.owners.iter().any(|owner| owner.owner == used.owner) {
+        if !owners.contains(&used.owner) {
             return bad(file, format!("{field}.uses[{at}].owner"), used.owner, "a number of `owners`");
         }
         time(file, &format!("{field}.uses[{at}].ms"), used.ms)?;

@@ -65,7 +65,6 @@ struct View<'a> {
 impl View<'_> {
     fn describe(&self, saved: &mut Saved) {
         let labels = self.labels();
-        let label_of = |owner: u32| labels.get(&owner).cloned().unwrap_or_default();
         let streamed = self.streamed_bytes();
         let order = self.order(&labels);
         let block0 = saved.block_sizes.len() as u64;
@@ -80,14 +79,20 @@ impl View<'_> {
                 saved.gpu_tensors_names.push(name);
             }
         }
+        let mut members: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (at, weight) in self.model.weights.iter().enumerate() {
+            if let Some(label) = labels.get(&weight.owner) {
+                members.entry(label).or_default().push(at);
+            }
+        }
+        let durations = self.durations(&labels);
         for label in &order {
-            let mine = |at: &usize| label_of(self.model.weights[*at].owner) == *label;
-            let of: Vec<usize> = (0..self.model.weights.len()).filter(mine).collect();
+            let of = members.remove(label.as_str()).unwrap_or_default();
             let tensors = of.iter().map(|&at| self.tensor(at, self.model.weights[at].bytes)).collect();
             saved.stats.push(SavedStat {
                 label: label.clone(),
                 tensors,
-                duration: self.duration(label, &labels),
+                duration: nanoseconds(durations.get(label.as_str()).copied().unwrap_or(0.0)),
             });
             let moves = of.iter().filter(|&&at| streamed[at] > 0);
             let moves: Vec<SavedTensor> = moves.map(|&at| self.tensor(at, streamed[at])).collect();
@@ -160,20 +165,26 @@ impl View<'_> {
     fn order(&self, labels: &BTreeMap<u32, String>) -> Vec<String> {
         let used = self.model.passes.first().map(|pass| pass.uses.as_slice()).unwrap_or_default();
         let holders: BTreeSet<u32> = self.model.weights.iter().map(|weight| weight.owner).collect();
+        let mut seen = BTreeSet::new();
         let mut order: Vec<String> = Vec::new();
         for owner in used.iter().map(|used| used.owner).chain(holders) {
             match labels.get(&owner) {
-                Some(label) if !order.contains(label) => order.push(label.clone()),
+                Some(label) if seen.insert(label) => order.push(label.clone()),
                 _ => {}
             }
         }
         order
     }
 
-    fn duration(&self, label: &str, labels: &BTreeMap<u32, String>) -> f64 {
-        let Some(pass) = self.model.passes.first() else { return 0.0 };
-        let mine = |owner: u32| labels.get(&owner).is_some_and(|of| of == label);
-        nanoseconds(pass.uses.iter().filter(|used| mine(used.owner)).map(|used| used.ms).sum())
+    /// Milliseconds of each label's uses in the usual pass.
+    fn durations<'a>(&self, labels: &'a BTreeMap<u32, String>) -> BTreeMap<&'a str, f64> {
+        let mut durations = BTreeMap::new();
+        for used in self.model.passes.first().map(|pass| pass.uses.as_slice()).unwrap_or_default() {
+            if let Some(label) = labels.get(&used.owner) {
+                *durations.entry(label.as_str()).or_insert(0.0) += used.ms;
+            }
+        }
+        durations
     }
 
     /// Of each weight, the bytes that are streamed: a unit streams its end.

@@ -237,13 +237,17 @@ pub(super) fn link_curve(id: ModelId) -> LinkCurve {
     let kept = state(|state| state.models.get(&id).and_then(|known| known.link.clone()));
     let (curve, busy) = match kept {
         Some(kept) => kept,
-        None => match link::measure() {
-            Ok(curve) => (curve, link::busy()),
-            Err(error) => {
-                log::info!("the link could not be measured ({error}); assuming a PCIe 5.0 x16 one");
-                return LinkCurve::default();
+        None => {
+            // First what was copied beside the program's kernels, so that nothing of ours runs any more.
+            let busy = link::busy();
+            match link::measure() {
+                Ok(curve) => (curve, busy),
+                Err(error) => {
+                    log::info!("the link could not be measured ({error}); assuming a PCIe 5.0 x16 one");
+                    return LinkCurve::default();
+                }
             }
-        },
+        }
     };
     let number = world().models.get(&id).map(|model| model.device);
     if let Some(number) = number {

@@ -63,24 +63,33 @@ pub(super) fn without_stale_plan(mut saved: SavedModel) -> SavedModel {
 
 /// Which of the model's units each saved one is.
 fn ids_of(world: &World, model: &Model, saved: &SavedModel) -> Option<Vec<UnitId>> {
-    let unit_at = |address: u64| {
-        let holds = |unit: &&UnitId| world.unit(**unit).is_some_and(|unit| is_in(unit, address));
-        model.units.iter().find(holds).copied()
-    };
+    let places = Places::of(world, &model.units);
+    let unit_at = |address: u64| places.unit_at(address);
     let first = |unit: &SavedUnit| Some(model.named.get(*unit.weights.first()? as usize)?.address);
     saved.units.iter().map(|unit| first(unit).and_then(unit_at)).collect()
 }
 
-fn is_in(unit: &Unit, address: u64) -> bool {
-    unit.state != UnitState::Gone && address >= unit.base && address < unit.base + unit.pages * PAGE
+/// Where units lie: by first address, the address behind them and their id.
+struct Places(BTreeMap<u64, (u64, UnitId)>);
+
+impl Places {
+    fn of(world: &World, ids: &[UnitId]) -> Places {
+        let living = ids.iter().filter_map(|&id| world.unit(id)).filter(|unit| unit.state != UnitState::Gone);
+        Places(living.map(|unit| (unit.base, (unit.base + unit.pages * PAGE, unit.id))).collect())
+    }
+
+    fn unit_at(&self, address: u64) -> Option<UnitId> {
+        let (_, &(end, id)) = self.0.range(..=address).next_back()?;
+        (address < end).then_some(id)
+    }
 }
 
 /// Names, sizes and units, without anything learnt. None if a unit holds no weight of the model.
 fn outline(world: &World, model: &Model, ids: &[UnitId]) -> Option<SavedModel> {
+    let places = Places::of(world, ids);
     let mut of_unit: BTreeMap<UnitId, Vec<u32>> = BTreeMap::new();
     for (at, named) in (0..).zip(&model.named) {
-        let holds = |id: &&UnitId| world.unit(**id).is_some_and(|unit| is_in(unit, named.address));
-        if let Some(&unit) = ids.iter().find(holds) {
+        if let Some(unit) = places.unit_at(named.address) {
             of_unit.entry(unit).or_default().push(at);
         }
     }

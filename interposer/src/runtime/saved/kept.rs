@@ -72,7 +72,8 @@ fn saved_plan(
     ring_before: u64,
     ids: &[UnitId],
 ) -> SavedPlan {
-    let position = |unit: UnitId| ids.iter().position(|&id| id == unit).map(|at| at as u32);
+    let positions: BTreeMap<UnitId, u32> = ids.iter().copied().zip(0..).collect();
+    let position = |unit: UnitId| positions.get(&unit).copied();
     let runs = plan
         .layout
         .iter()
