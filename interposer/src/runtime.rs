@@ -1,9 +1,9 @@
 //! The live state of the process: what is managed, what is learnt, what is streamed. Handlers in `hooks` and the C interface in `api` come here;
 //! decisions are core's.
 //!
-//! - `memory`, `regions`, `arena`: large allocations as regions of 2 MiB pages in one address range.
+//! - `memory`, `regions`, `arena`, `overflow`: large allocations as regions of 2 MiB pages in one address range, in host memory where the GPU may hold no more.
 //! - `models`, `world`, `passes`, `learn`: models as they are named, and their passes while they are observed.
-//! - `switch`, `link`, `touched`, `shadow`, `private`: from private pages to the ring and back.
+//! - `switch`, `early`, `exchange`, `link`, `touched`, `shadow`, `hosted`, `private`: from private pages to the ring and back.
 //! - `saved`: what an earlier run learnt, and what the next one need not.
 //! - `launch`, `scan`, `layouts`, `words`, `copies`, `escapes`, `graphs`, `gate`: the way of one call.
 //! - `streaming`, `verify`, `measure`: the ring in operation; `replan`: what follows when the program changes.
@@ -13,10 +13,12 @@
 pub(crate) mod arena;
 pub(crate) mod contexts;
 pub(crate) mod copies;
+mod early;
 pub(crate) mod escapes;
 mod exchange;
 mod gate;
 pub(crate) mod graphs;
+mod hosted;
 pub(crate) mod launch;
 pub(crate) mod layouts;
 mod learn;
@@ -24,6 +26,7 @@ mod link;
 mod measure;
 pub(crate) mod memory;
 pub(crate) mod models;
+mod overflow;
 pub(crate) mod passes;
 pub(crate) mod private;
 mod python;
@@ -139,7 +142,7 @@ pub(crate) fn drop_model(id: ModelId) {
 pub(crate) fn make_private(address: u64) -> CudaResult<bool> {
     let Some(arena) = arena::arena() else { return Ok(false) };
     match arena.meaning(address) {
-        Meaning::Nothing => Ok(lock_world().region_of(address).is_some()),
+        Meaning::Nothing | Meaning::InHost => Ok(lock_world().region_of(address).is_some()),
         Meaning::Learning(unit) | Meaning::Streamed(unit) => {
             private::let_go(unit, Why::Asked, |_| true)?;
             Ok(true)

@@ -56,9 +56,14 @@ fn without_a_gpu_the_program_sees_what_it_saw_without_us() {
     assert_eq!((under.status.code(), &under.stderr), (without.status.code(), &without.stderr));
 }
 
+/// Weights that the driver can only put in GPU memory.
+fn on_the_gpu(name: &str) -> Run {
+    streamed(name).sim("NO_HOST_LOCATION", "1")
+}
+
 #[test]
 fn too_little_host_memory_leaves_all_weights_where_they_are() {
-    let run = streamed("reads in order").option("FT_HOST_MEM_LIMIT", "4MiB");
+    let run = on_the_gpu("reads in order").option("FT_HOST_MEM_LIMIT", "4MiB");
     let outcome = falls_back(run, "host_mem_limit allows 4 MiB");
     assert!(outcome.stderr.contains("the budget of 6 MiB is not held"), "{}", outcome.describe());
     assert_eq!(said(&outcome, "pages_in"), 0);
@@ -66,7 +71,7 @@ fn too_little_host_memory_leaves_all_weights_where_they_are() {
 
 #[test]
 fn refused_pinning_leaves_all_weights_where_they_are() {
-    let run = streamed("reads in order").sim("FAULTS", "cuMemHostRegister_v2@*=2");
+    let run = on_the_gpu("reads in order").sim("FAULTS", "cuMemHostRegister_v2@*=2");
     let outcome = falls_back(run, "pinning");
     assert!(outcome.stderr.contains("is not held"), "{}", outcome.describe());
     assert_eq!(said(&outcome, "pages_in"), 0);
@@ -90,15 +95,15 @@ fn a_driver_without_virtual_memory_calls_serves_its_own_memory() {
 
 #[test]
 fn an_allocation_that_does_not_fit_is_out_of_memory_for_the_program() {
-    let outcome = streamed("reads in order").sim("MEM", "16MiB").start();
+    let outcome = on_the_gpu("reads in order").sim("MEM", "16MiB").start();
     assert_eq!(outcome.status.code(), Some(2), "{}", outcome.describe());
     assert!(outcome.stderr.contains("cuMemAlloc returned 2"), "{}", outcome.describe());
 }
 
 #[test]
 fn memory_that_is_refused_to_a_weight_that_must_be_private_is_an_error_of_the_launch() {
-    // As many calls as the six weights of two pages take; the next ones are for private pages.
-    let run = streamed("a graph captured after the switch").sim("FAULTS", "cuMemCreate@13+=2");
+    // As many calls as the six weights of two pages take, and one for host memory; the next ones are for private pages.
+    let run = on_the_gpu("a graph captured after the switch").sim("FAULTS", "cuMemCreate@14+=2");
     let outcome = run.start();
     assert_eq!(outcome.status.code(), Some(2), "{}", outcome.describe());
     assert!(outcome.stderr.contains("cuLaunchKernel returned 2"), "{}", outcome.describe());
@@ -138,7 +143,7 @@ fn a_switch_over_that_fails_half_way_puts_every_weight_back() {
     let mut failed = 0;
     // The regions take the first twelve calls; the ring, and what views need, the next ones.
     for call in (13..32).step_by(3) {
-        let outcome = streamed("reads in order").sim("FAULTS", format!("cuMemMap@{call}=999")).start();
+        let outcome = on_the_gpu("reads in order").sim("FAULTS", format!("cuMemMap@{call}=999")).start();
         outcome.assert_success().assert_nothing_detected();
         assert_eq!(said(&outcome, "mismatches"), 0, "call {call}: {}", outcome.describe());
         failed += u32::from(outcome.stderr.contains("remapping failed"));

@@ -9,6 +9,7 @@ mod fork;
 mod graphs;
 mod invariants;
 mod launch_cost;
+mod loading;
 mod options;
 mod paging;
 mod profile_file;

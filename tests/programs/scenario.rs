@@ -2,10 +2,12 @@
 //! when every byte was right, 1 when one was not, 2 when a driver call failed.
 //!
 //! `scenario STORY`. The stage that all stories stand on is in `scenario/scene.rs`; stories are in `scenario/pages.rs` (what a weight's bytes are),
-//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request) and `scenario/process.rs` (threads, forks, exits).
+//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/loading.rs` (models that do not fit) and `scenario/process.rs` (threads, forks, exits).
 
 #[path = "scenario/changes.rs"]
 mod changes;
+#[path = "scenario/loading.rs"]
+mod loading;
 #[path = "scenario/nodes.rs"]
 mod nodes;
 #[path = "scenario/others.rs"]
@@ -36,7 +38,8 @@ fn main() {
     let told = told
         .or_else(|| nodes::tell(&story))
         .or_else(|| profile::tell(&story))
-        .or_else(|| changes::tell(&story));
+        .or_else(|| changes::tell(&story))
+        .or_else(|| loading::tell(&story));
     match told.unwrap_or_else(|| panic!("no story {story:?}")) {
         Ok(wrong) => {
             say("mismatches", wrong);

@@ -16,10 +16,15 @@ pub(crate) fn total_memory(device: i32) -> CudaResult<usize> {
 
 /// Bytes of memory that are free on the current context's device.
 pub(crate) fn free_memory() -> CudaResult<usize> {
+    free_and_total_memory().map(|(free, _)| free)
+}
+
+/// The same, and the bytes that the device has.
+pub(crate) fn free_and_total_memory() -> CudaResult<(usize, usize)> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: both pointers are to locals that live through the call.
     unsafe { driver().cuMemGetInfo_v2(&mut free, &mut total) }.ok()?;
-    Ok(free)
+    Ok((free, total))
 }
 
 /// The device's UUID as tools print it, `GPU-` and five groups of hexadecimal digits; of a part of a GPU (MIG) its own.

@@ -10,33 +10,53 @@ use super::types::*;
 
 /// One physical allocation; it lives until it is released *and* unmapped everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Handle(CUmemGenericAllocationHandle);
+pub(crate) struct Handle {
+    raw: CUmemGenericAllocationHandle,
+    /// Pinned host memory instead of a GPU's.
+    in_host: bool,
+}
+
+impl Handle {
+    /// Whether it is host memory, which kernels read over the link.
+    pub(crate) fn is_in_host(self) -> bool {
+        self.in_host
+    }
+}
 
 fn location(device: i32) -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
 }
 
-fn properties(device: i32) -> CUmemAllocationProp {
-    // SAFETY: a plain C struct whose all-zero value is valid: no sharing, no compression, no Win32 data.
-    let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
-    prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.location = location(device);
-    prop
+/// Host memory of the first NUMA node, which the driver takes on every machine that was measured; "the current node" it refuses.
+fn host_location() -> CUmemLocation {
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 }
 }
 
 /// Takes `bytes` (a multiple of the granularity) of GPU memory of `device`.
 pub(crate) fn create(device: i32, bytes: usize) -> CudaResult<Handle> {
+    create_at(location(device), bytes).map(|raw| Handle { raw, in_host: false })
+}
+
+/// Takes `bytes` (a multiple of the granularity) of pinned host memory that can be mapped like a GPU's. About 5 GB/s, however many threads ask.
+pub(crate) fn create_in_host(bytes: usize) -> CudaResult<Handle> {
+    create_at(host_location(), bytes).map(|raw| Handle { raw, in_host: true })
+}
+
+fn create_at(location: CUmemLocation, bytes: usize) -> CudaResult<CUmemGenericAllocationHandle> {
     let mut handle = 0;
-    let prop = properties(device);
+    // SAFETY: a plain C struct whose all-zero value is valid: no sharing, no compression, no Win32 data.
+    let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = location;
     // SAFETY: both pointers are to locals that live through the call.
     capture::relaxed(|| unsafe { driver().cuMemCreate(&mut handle, bytes, &prop, 0) }).ok()?;
-    Ok(Handle(handle))
+    Ok(handle)
 }
 
 /// Gives up our hold on the memory; mappings of it keep it alive.
 pub(crate) fn release(handle: Handle) -> CudaResult<()> {
     // SAFETY: the handle came from `create`; a double release is an error code, no fault.
-    capture::relaxed(|| unsafe { driver().cuMemRelease(handle.0) }).ok()
+    capture::relaxed(|| unsafe { driver().cuMemRelease(handle.raw) }).ok()
 }
 
 /// Reserves `bytes` of addresses, aligned to `align` (0 = the driver's choice), at `hint` if that is free (0 = anywhere).
@@ -56,7 +76,7 @@ pub(crate) fn unreserve(address: u64, bytes: usize) -> CudaResult<()> {
 /// Maps the whole of `handle`, of `bytes`, at `address` in a reservation. Nobody can use it before `allow`.
 pub(crate) fn map(address: u64, bytes: usize, handle: Handle) -> CudaResult<()> {
     // SAFETY: the driver checks that the range is reserved and free, and the handle alive.
-    capture::relaxed(|| unsafe { driver().cuMemMap(address, bytes, 0, handle.0, 0) }).ok()
+    capture::relaxed(|| unsafe { driver().cuMemMap(address, bytes, 0, handle.raw, 0) }).ok()
 }
 
 /// Unmaps whole mappings in the range. Does not wait for their users.
@@ -67,10 +87,20 @@ pub(crate) fn unmap(address: u64, bytes: usize) -> CudaResult<()> {
 
 /// Lets `device` read and write the mapped range. Costs about 28 us for each handle in it.
 pub(crate) fn allow(address: u64, bytes: usize, device: i32) -> CudaResult<()> {
+    allow_at(address, bytes, &[location(device)])
+}
+
+/// Lets `device` and the processor read and write the mapped range, which must be host memory.
+pub(crate) fn allow_with_host(address: u64, bytes: usize, device: i32) -> CudaResult<()> {
+    allow_at(address, bytes, &[location(device), host_location()])
+}
+
+fn allow_at(address: u64, bytes: usize, who: &[CUmemLocation]) -> CudaResult<()> {
     let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    let desc = CUmemAccessDesc { location: location(device), flags };
-    // SAFETY: the descriptor is a local that lives through the call; the driver checks the range.
-    capture::relaxed(|| unsafe { driver().cuMemSetAccess(address, bytes, &desc, 1) }).ok()
+    let list: Vec<CUmemAccessDesc> =
+        who.iter().map(|&location| CUmemAccessDesc { location, flags }).collect();
+    // SAFETY: the list lives through the call; the driver checks the range.
+    capture::relaxed(|| unsafe { driver().cuMemSetAccess(address, bytes, list.as_ptr(), list.len()) }).ok()
 }
 
 /// The driver's own allocation, for memory that no page of ours has to move under.

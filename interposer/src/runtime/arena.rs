@@ -25,10 +25,13 @@ pub(crate) enum Meaning {
     Learning(UnitId),
     /// A weight with pages in the ring.
     Streamed(UnitId),
+    /// Memory that nobody has named, in host pages.
+    InHost,
 }
 
 const LEARNING: u32 = 1 << 30;
 const STREAMED: u32 = 2 << 30;
+const IN_HOST: u32 = 3 << 30;
 const NUMBER: u32 = LEARNING - 1;
 
 impl Meaning {
@@ -37,6 +40,7 @@ impl Meaning {
             Meaning::Nothing => 0,
             Meaning::Learning(unit) => LEARNING | unit.0,
             Meaning::Streamed(unit) => STREAMED | unit.0,
+            Meaning::InHost => IN_HOST,
         }
     }
 
@@ -44,6 +48,7 @@ impl Meaning {
         match word & !NUMBER {
             LEARNING => Meaning::Learning(UnitId(word & NUMBER)),
             STREAMED => Meaning::Streamed(UnitId(word & NUMBER)),
+            IN_HOST => Meaning::InHost,
             _ => Meaning::Nothing,
         }
     }
@@ -164,6 +169,7 @@ mod tests {
     fn every_meaning_survives_packing() {
         for meaning in [
             Meaning::Nothing,
+            Meaning::InHost,
             Meaning::Learning(UnitId(0)),
             Meaning::Streamed(UnitId(77)),
             Meaning::Learning(UnitId(NUMBER)),

@@ -101,13 +101,13 @@ fn search_row_if_mapped(arena: &Arena, start: u64, bytes: usize) -> Result<(), C
 fn escapes(arena: &Arena, address: u64) -> Result<(), CUresult> {
     match arena.meaning(address) {
         // It may be named a weight later.
-        Meaning::Nothing if arena.contains(address) => {
+        Meaning::Nothing | Meaning::InHost if arena.contains(address) => {
             if let Some(region) = world().region_of_mut(address) {
                 region.stay = Some(StayReason::Escaped);
             }
             Ok(())
         }
-        Meaning::Nothing => Ok(()),
+        Meaning::Nothing | Meaning::InHost => Ok(()),
         Meaning::Learning(unit) | Meaning::Streamed(unit) => {
             private::keep(unit, StayReason::Escaped, Why::Escaped).map_err(CUresult::from)
         }

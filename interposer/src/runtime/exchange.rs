@@ -10,11 +10,12 @@ use flextensor_core::plan::Plan;
 use flextensor_core::units::UnitId;
 
 use super::arena::{Arena, Meaning, PAGE, arena};
+use super::overflow::release;
 use super::shadow::Shadow;
 use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::switch::{Request, settle_units};
 use super::world::{UnitState, World, world};
-use super::{gate, verify};
+use super::{gate, hosted, verify};
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::{self, Stream};
@@ -31,6 +32,20 @@ pub(super) struct Move {
     pub(super) pages: u64,
     pub(super) ring_start: u64,
     pub(super) hold: bool,
+    /// Runs of its pages, as (first, count), that do not lie in host memory: their bytes have to go there.
+    pub(super) outside: Vec<(u64, u64)>,
+}
+
+impl Move {
+    /// Pages in front of the streamed part.
+    pub(super) fn prefix(&self) -> u64 {
+        (self.address - self.base) / PAGE
+    }
+
+    /// Pages that do not lie in host memory.
+    pub(super) fn outside_pages(&self) -> u64 {
+        self.outside.iter().map(|(_, pages)| pages).sum()
+    }
 }
 
 /// What the exchange leaves.
@@ -65,9 +80,16 @@ pub(super) fn exchange(
         .map_err(|error| format!("copying weights to host memory failed: {error}"))?;
     let arrivals = Arrivals::default();
     let mut world = world();
+    let brought = match fresh_pages(request, plan, moves) {
+        Ok(brought) => brought,
+        Err(error) => {
+            outgoing.end();
+            return Err(format!("the ring was refused GPU memory: {error}"));
+        }
+    };
     let (sums, remapped) = std::thread::scope(|scope| {
         let sums = scope.spawn(|| verify::checksums(shadows, |at| arrivals.wait_for(at)));
-        let remapped = remap(&mut world, request, plan, moves, |at| {
+        let remapped = remap(&mut world, request, plan, (moves, shadows), brought, |at| {
             outgoing.wait_for(at)?;
             arrivals.tell(at + 1);
             Ok(())
@@ -76,10 +98,15 @@ pub(super) fn exchange(
         (sums.join().unwrap_or_default(), remapped)
     });
     outgoing.end();
-    let (ring, spare) = remapped.map_err(|error| format!("remapping failed: {error}"))?;
+    let (ring, mut spare) = remapped.map_err(|error| format!("remapping failed: {error}"))?;
     let fresh = fresh.take().zip(ring).map(|(fresh, handles)| fresh.with_pages(handles));
+    // What is resident by plan leaves host memory, on pages that others left; prefixes before views are made of them.
+    for m in moves {
+        hosted::bring_home(&mut world, request.device, m.base, m.prefix(), &mut spare);
+    }
     install(&mut world, request, fresh, moves, shadows, &sums);
     mark(&mut world, arena, request, moves);
+    hosted::settle(&mut world, request, &mut spare);
     drop(world);
     drop(closed);
     Ok(Exchanged { closed_ms: since.elapsed().as_secs_f64() * 1e3, spare })
@@ -108,7 +135,8 @@ impl Outgoing {
     }
 
     fn submit(&mut self, m: &Move, shadow: &Shadow) -> CudaResult<()> {
-        for (offset, bytes, host) in shadow.pieces(0, m.pages * PAGE) {
+        let pieces = m.outside.iter().flat_map(|(first, pages)| shadow.pieces(first * PAGE, pages * PAGE));
+        for (offset, bytes, host) in pieces {
             // SAFETY: the shadow was made for exactly these bytes, and nobody else knows it yet.
             unsafe { copy::to_host_async(host.cast_mut(), m.address + offset, bytes as usize, self.on) }?;
         }
@@ -166,16 +194,24 @@ fn remap(
     world: &mut World,
     request: &Request,
     plan: &Plan,
-    moves: &[Move],
+    (moves, shadows): (&[Move], &[Shadow]),
+    brought: Vec<Handle>,
     arrived: impl Fn(usize) -> CudaResult<()>,
 ) -> CudaResult<(Option<Vec<Handle>>, Vec<Handle>)> {
     let existing = ring_of(request.device).as_ref().map(|ring| ring.ring.clone());
     let is_new = existing.is_none();
     let mut own: Vec<Vec<Handle>> = Vec::with_capacity(moves.len());
-    match onto_ring(world, request, plan, moves, existing, &mut own, arrived) {
+    let ring = Ring { existing, brought: &brought, pages: plan.ring_pages as usize };
+    match onto_ring(world, request.device, ring, moves, &mut own, arrived) {
         Ok(ring) => {
             let kept = if is_new { ring.len() } else { 0 };
-            let spare = own.into_iter().flatten().skip(kept).collect();
+            let mut gpu = brought;
+            for (handles, shadow) in own.into_iter().zip(shadows) {
+                let (host, own): (Vec<_>, Vec<_>) = handles.into_iter().partition(|page| page.is_in_host());
+                release(shadow.keep_pages(host));
+                gpu.extend(own);
+            }
+            let spare = gpu.into_iter().skip(kept).collect();
             Ok((is_new.then_some(ring), spare))
         }
         Err(error) => {
@@ -184,20 +220,29 @@ fn remap(
                     "weights have lost their memory, launches that read them fail: {error}, then {again}"
                 );
             }
+            release(brought);
             Err(error)
         }
     }
 }
 
+/// Into which ring weights go.
+struct Ring<'a> {
+    existing: Option<Vec<Handle>>,
+    /// The first pages of a new one, where weights bring too few along.
+    brought: &'a [Handle],
+    /// How many it has.
+    pages: usize,
+}
+
 /// Unmaps each move when its bytes have arrived; when all are, maps them to the ring. No page of the ring lies under a weight before the last unmapping has succeeded:
 /// where it is refused, the private pages can come back without another one. The handles that the moves had are in `own`, also after an error; those of a new
-/// ring are the first of them.
+/// ring are the first of them, behind those that were brought.
 fn onto_ring(
     world: &mut World,
-    request: &Request,
-    plan: &Plan,
+    device: i32,
+    ring: Ring<'_>,
     moves: &[Move],
-    existing: Option<Vec<Handle>>,
     own: &mut Vec<Vec<Handle>>,
     arrived: impl Fn(usize) -> CudaResult<()>,
 ) -> CudaResult<Vec<Handle>> {
@@ -206,14 +251,16 @@ fn onto_ring(
         vmm::unmap(m.address, (m.pages * PAGE) as usize)?;
         own.push(handles_of(world, m).into_iter().filter_map(Option::take).collect());
     }
-    let ring =
-        existing.unwrap_or_else(|| own.iter().flatten().take(plan.ring_pages as usize).copied().collect());
+    let ring = ring.existing.unwrap_or_else(|| {
+        let own = own.iter().flatten().filter(|page| !page.is_in_host());
+        ring.brought.iter().chain(own).take(ring.pages).copied().collect()
+    });
     for m in moves {
         for page in 0..m.pages {
             let handle = ring[((m.ring_start + page) % ring.len() as u64) as usize];
             vmm::map(m.address + page * PAGE, PAGE as usize, handle)?;
         }
-        vmm::allow(m.address, (m.pages * PAGE) as usize, request.device)?;
+        vmm::allow(m.address, (m.pages * PAGE) as usize, device)?;
     }
     Ok(ring)
 }
@@ -252,6 +299,15 @@ fn fresh_ring(request: &Request, plan: &Plan) -> CudaResult<Option<Streaming>> {
     }
     let chunk = request.plan.chunk_pages as u32;
     Streaming::new(request.device, context::current()?, plan.ring_pages as u32, chunk).map(Some)
+}
+
+/// GPU pages of a new ring that the weights which go into it do not have themselves: asked for before anything is unmapped.
+fn fresh_pages(request: &Request, plan: &Plan, moves: &[Move]) -> CudaResult<Vec<Handle>> {
+    if ring_of(request.device).is_some() {
+        return Ok(Vec::new());
+    }
+    let own: u64 = moves.iter().map(Move::outside_pages).sum();
+    hosted::gpu_pages(request.device, plan.ring_pages.saturating_sub(own))
 }
 
 fn install(
@@ -319,5 +375,7 @@ fn mark(world: &mut World, arena: &Arena, request: &Request, moves: &[Move]) {
         unit.streamed = m.pages;
         arena.set_meaning(unit.base, unit.pages, Meaning::Streamed(m.id));
     }
-    settle_units(world, &request.mine);
+    if !request.early {
+        settle_units(world, &request.mine);
+    }
 }

@@ -57,7 +57,7 @@ pub(crate) fn capture_launch(
 pub(crate) fn keep(shown: impl Iterator<Item = (Meaning, u64)>) -> Result<(), CUresult> {
     for (meaning, address) in shown {
         match meaning {
-            Meaning::Nothing => {
+            Meaning::Nothing | Meaning::InHost => {
                 if let Some(region) = world::world().region_of_mut(address) {
                     region.stay = Some(StayReason::GraphHeld);
                 }

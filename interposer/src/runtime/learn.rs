@@ -204,7 +204,7 @@ pub(crate) fn waits(stream: Stream, begins: bool) {
 fn shown_unit(found: &Found) -> Option<UnitId> {
     match found.meaning {
         Meaning::Learning(unit) | Meaning::Streamed(unit) => Some(unit),
-        Meaning::Nothing => None,
+        Meaning::Nothing | Meaning::InHost => None,
     }
 }
 

@@ -5,7 +5,7 @@ use super::arena::{Meaning, arena, arena_or_reserve};
 use super::regions::Region;
 use super::streaming::{StreamedUnit, ring_of};
 use super::world::{UnitState, World, world};
-use super::{gate, learn, switch, verify};
+use super::{gate, learn, overflow, switch, verify};
 use flextensor_core::units::UnitId;
 
 use crate::ffi::context;
@@ -16,9 +16,7 @@ use crate::log;
 /// Makes a region of `bytes` on the current device and returns its first address.
 pub(crate) fn alloc(bytes: u64) -> CudaResult<u64> {
     let arena = arena_or_reserve()?;
-    let region = Region::make(arena, bytes, context::device()?, context::current()?)?;
-    let base = region.base;
-    world().regions.insert(base, region);
+    let base = overflow::make_region(arena, bytes, context::device()?, context::current()?)?;
     super::python::look_around();
     Ok(base)
 }

@@ -14,7 +14,7 @@ use super::measure::Measure;
 use super::replan::{Current, Observation};
 use super::streaming::ring_of;
 use super::world::{Member, Unit, UnitState, World, world};
-use super::{shadow, touched};
+use super::{hosted, shadow, touched};
 use crate::ffi::context::{self, Context};
 use crate::ffi::device;
 use crate::ffi::stream::Stream;
@@ -168,6 +168,8 @@ fn prepare_host_memory(world: &World, id: ModelId) {
     let over = world.private_weight_bytes(model.device).saturating_sub(budget);
     // The ring comes on top of what exceeds the budget: half a GiB is more than most take.
     let wanted = if over == 0 { 0 } else { (over + RING_GUESS.min(budget / 4)).min(streamable) };
+    // What lies in host memory needs no other.
+    let wanted = wanted.saturating_sub(hosted::weight_bytes(world, model.device));
     let allowed = |available: u64| {
         let limit = super::config().host_mem_limit_for(available);
         wanted < available && limit.is_none_or(|limit| wanted + shadow::pinned_bytes() <= limit)

@@ -7,7 +7,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::models::Model;
 use super::streaming::ring_of;
 use super::world::{World, world};
-use super::{graphs, learn, replan, saved, switch};
+use super::{early, graphs, hosted, learn, overflow, replan, saved, switch};
 use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
 
@@ -54,13 +54,19 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
     if saved::is_wanted() {
         start_from_profile(id);
     }
+    hosted::bring_home_what_was_shown();
     let mut world = world();
     let Some(model) = world.models.get_mut(&id) else { return };
     model.capturing = graphs::any_capture();
     model.open += 1;
     let (phase, context, device, stream) = (model.phase, model.context, model.device, model.stream);
+    overflow::forward_began(device);
     if phase.phase() != Phase::Inference {
         drop(world);
+        in_context(context, || {
+            hosted::leave_room(device);
+            early::pass_begins(id, device, shape, stream);
+        });
         learn::recorder(|recorder| recorder.pass_begin(id, shape, phase.records_times()));
         return;
     }
@@ -133,13 +139,19 @@ pub(crate) fn end(id: ModelId) {
     }
     let (phase, commands) = step(model.phase, PhaseEvent::PassEnd { captured });
     model.phase = phase;
+    let lent = lent_units(&world, id);
     drop(world);
-    in_context(context, || learn::recorder(|recorder| recorder.pass_end(id, !captured)));
+    in_context(context, || {
+        learn::recorder(|recorder| recorder.pass_end(id, !captured));
+        early::pass_ends(id, device, lent, stream);
+    });
     if let Some(stream) = learn::recorder(|recorder| recorder.stream_of(id)) {
         remember_stream(id, stream);
     }
     if commands.contains(&PhaseCommand::StartInference) {
         in_context(context, || switch::switch_over(id));
+    } else if !captured {
+        in_context(context, || early::stream(id));
     }
 }
 

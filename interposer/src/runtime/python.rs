@@ -41,6 +41,13 @@ pub(crate) fn look_around() {
     }
 }
 
+/// Whether this is a Python program whose models nobody will name to us.
+pub(super) fn cannot_hear() -> bool {
+    let Some(initialized) = function::<IsInitialized>(c"Py_IsInitialized") else { return false };
+    // SAFETY: may be called at any time, from any thread.
+    (unsafe { initialized() }) != 0 && script().is_none()
+}
+
 /// One line, and only where a budget was asked for: a copy of the library without the hook beside it cannot hold one in a Python program.
 fn say_alone() {
     static SAID: AtomicBool = AtomicBool::new(false);

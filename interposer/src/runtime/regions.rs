@@ -7,6 +7,7 @@ use crate::ffi::types::CUresult;
 use crate::ffi::vmm::{self, Handle};
 
 use super::arena::{Arena, PAGE};
+use super::overflow;
 use flextensor_core::plan::StayReason;
 
 /// One allocation of the program.
@@ -25,18 +26,46 @@ pub(crate) struct Region {
     pub(crate) views: Vec<(u64, u64)>,
     /// Why a unit in it must stay, if something happened before there was a unit.
     pub(crate) stay: Option<StayReason>,
+    /// A launch in a forward showed it while it lay in host memory, and nobody had named it.
+    pub(crate) shown: bool,
 }
 
 impl Region {
-    /// Makes a region, or leaves nothing behind.
+    /// Makes a region of GPU memory, or leaves nothing behind.
     pub(crate) fn make(arena: &Arena, bytes: u64, device: i32, context: Context) -> CudaResult<Region> {
+        Self::back(arena, bytes, device, context, || vmm::create(device, PAGE as usize))
+    }
+
+    /// Makes a region of these pages, one for each 2 MiB that are begun. Takes them over, also when it fails.
+    pub(crate) fn of_pages(
+        arena: &Arena,
+        bytes: u64,
+        device: i32,
+        context: Context,
+        pages: Vec<Handle>,
+    ) -> CudaResult<Region> {
+        let mut pages = pages.into_iter();
+        let next = || pages.next().ok_or(CudaError(CUresult::CUDA_ERROR_INVALID_VALUE));
+        let made = Self::back(arena, bytes, device, context, next);
+        overflow::release(pages);
+        made
+    }
+
+    fn back(
+        arena: &Arena,
+        bytes: u64,
+        device: i32,
+        context: Context,
+        next: impl FnMut() -> CudaResult<Handle>,
+    ) -> CudaResult<Region> {
         let count = bytes.div_ceil(PAGE);
         let Some(base) = arena.take(count) else {
             return Err(CudaError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         };
         let handles = Vec::with_capacity(count as usize);
-        let mut region = Region { base, bytes, device, context, handles, views: Vec::new(), stay: None };
-        match region.back(count) {
+        let mut region =
+            Region { base, bytes, device, context, handles, views: Vec::new(), stay: None, shown: false };
+        match region.map_all(count, next) {
             Ok(()) => Ok(region),
             Err(error) => {
                 region.unback(arena);
@@ -45,9 +74,9 @@ impl Region {
         }
     }
 
-    fn back(&mut self, count: u64) -> CudaResult<()> {
+    fn map_all(&mut self, count: u64, mut next: impl FnMut() -> CudaResult<Handle>) -> CudaResult<()> {
         for page in 0..count {
-            let handle = vmm::create(self.device, PAGE as usize)?;
+            let handle = next()?;
             if let Err(error) = vmm::map(self.base + page * PAGE, PAGE as usize, handle) {
                 let _ = vmm::release(handle);
                 return Err(error);
@@ -64,7 +93,12 @@ impl Region {
 
     /// Bytes of GPU memory that only this region holds.
     pub(crate) fn private_bytes(&self) -> u64 {
-        self.handles.iter().flatten().count() as u64 * PAGE
+        self.handles.iter().flatten().filter(|handle| !handle.is_in_host()).count() as u64 * PAGE
+    }
+
+    /// Bytes of host memory that stand in for GPU memory.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        self.handles.iter().flatten().filter(|handle| handle.is_in_host()).count() as u64 * PAGE
     }
 
     /// Unmaps everything, lets go of its memory and its addresses. Its users must have been waited for.

@@ -4,11 +4,14 @@
 
 #![expect(unsafe_code, reason = "maps, touches and registers memory")]
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 use super::arena::PAGE;
+use super::overflow::release;
 use super::touched::{self, Touched};
+use crate::ffi::vmm::Handle;
 use crate::ffi::{host, vmm};
 
 /// Longest registration: a longer one holds the driver's locks for long, and stalls launches.
@@ -28,6 +31,10 @@ pub(crate) struct Shadow {
     bytes: u64,
     /// Address that stands for the unit's first page in launches that must not see the ring: prefix, then shadow. None if it could not be had.
     pub(crate) view: Option<u64>,
+    /// Bytes of addresses in front of it that belong to it, where it is made of the driver's host pages; none where it is registered memory.
+    of_pages: Option<u64>,
+    /// No copy crosses a multiple of this.
+    chunk: u64,
 }
 
 impl Shadow {
@@ -37,13 +44,13 @@ impl Shadow {
         offset: u64,
         bytes: u64,
     ) -> impl Iterator<Item = (u64, u64, *const u8)> + use<> {
-        let (start, end) = (self.start, offset + bytes);
+        let (start, end, chunk) = (self.start, offset + bytes, self.chunk);
         let mut at = offset;
         std::iter::from_fn(move || {
             if at >= end {
                 return None;
             }
-            let piece = (end - at).min(CHUNK - at % CHUNK);
+            let piece = (end - at).min(chunk - at % chunk);
             let from = at;
             at += piece;
             Some((from, piece, std::ptr::with_exposed_provenance(start + from as usize)))
@@ -53,7 +60,61 @@ impl Shadow {
     /// A shadow of memory that somebody else holds, for tests.
     #[cfg(test)]
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        Self { start: bytes.as_ptr().expose_provenance(), bytes: bytes.len() as u64, view: None }
+        Self::registered(bytes.as_ptr().expose_provenance(), bytes.len() as u64, None)
+    }
+
+    fn registered(start: usize, bytes: u64, view: Option<u64>) -> Self {
+        Self { start, bytes, view, of_pages: None, chunk: CHUNK }
+    }
+
+    /// A shadow of these host pages, which are mapped behind `before` bytes of the reservation at `reserved`. They stay whoever's they are. `whole`: one copy may
+    /// reach over several of them.
+    pub(super) fn of_host_pages(reserved: u64, before: u64, pages: &[Handle], whole: bool) -> Self {
+        let bytes = pages.len() as u64 * PAGE;
+        PINNED.fetch_add(bytes, Ordering::Relaxed);
+        let start = (reserved + before) as usize;
+        let lent = pages.iter().map(|&page| (page, false)).collect();
+        pages_of_shadows().insert(start, lent);
+        let chunk = if whole { CHUNK } else { PAGE };
+        Self { start, bytes, view: Some(reserved), of_pages: Some(before), chunk }
+    }
+
+    /// Those of these pages that it is made of are its own from now on; returns the others.
+    pub(super) fn keep_pages(&self, pages: Vec<Handle>) -> Vec<Handle> {
+        let mut all = pages_of_shadows();
+        let Some(known) = all.get_mut(&self.start) else { return pages };
+        let mut others = Vec::new();
+        for page in pages {
+            match known.iter_mut().find(|(mine, _)| *mine == page) {
+                Some((_, own)) => *own = true,
+                None => others.push(page),
+            }
+        }
+        others
+    }
+
+    /// The host pages that it is made of, if it is; they are the caller's from now on.
+    pub(super) fn take_pages(&self) -> Option<Vec<Handle>> {
+        let mut all = pages_of_shadows();
+        let known = all.get_mut(&self.start).filter(|known| known.iter().all(|(_, own)| *own))?;
+        Some(known.iter_mut().map(|(page, own)| (*page, *own = false).0).collect())
+    }
+
+    /// Addresses of the view in front of it, as (address, bytes).
+    pub(super) fn prefix_of_view(&self) -> Option<(u64, u64)> {
+        let view = self.view?;
+        Some((view, self.start as u64 - view)).filter(|(_, bytes)| *bytes > 0)
+    }
+
+    fn unmap_pages(&self, before: u64) {
+        PINNED.fetch_sub(self.bytes, Ordering::Relaxed);
+        let start = self.start as u64;
+        let pages = pages_of_shadows().remove(&self.start).unwrap_or_default();
+        if vmm::unmap(start, self.bytes as usize).is_ok() {
+            // Refused while a view's beginning is still mapped: addresses cost nothing.
+            let _ = vmm::unreserve(start - before, (before + self.bytes) as usize);
+        }
+        release(pages.into_iter().filter_map(|(page, own)| own.then_some(page)));
     }
 
     /// Copies the last `bytes` bytes to the end of another shadow. Whoever asks must know that nobody uses those bytes there, and that what is written here
@@ -70,6 +131,14 @@ impl Shadow {
     pub(crate) fn bytes(&self) -> (*const u8, usize) {
         (std::ptr::with_exposed_provenance(self.start), self.bytes as usize)
     }
+}
+
+/// The pages of shadows that are made of host pages, by where these begin, and whether they are the shadow's own.
+type PagesOfShadows = BTreeMap<usize, Vec<(Handle, bool)>>;
+
+fn pages_of_shadows() -> MutexGuard<'static, PagesOfShadows> {
+    static PAGES: Mutex<PagesOfShadows> = Mutex::new(BTreeMap::new());
+    PAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// What a unit needs: `prefix` pages of view in front of `pages` pages of shadow.
@@ -107,6 +176,11 @@ pub(super) fn make(wanted: &[Wanted], ahead: Touched) -> Result<Vec<Shadow>, Str
 
 /// Gives shadows back that nobody uses: not the GPU, and no check. A context is current.
 pub(crate) fn give_back(shadows: Vec<Shadow>) {
+    let (of_pages, shadows): (Vec<_>, Vec<_>) =
+        shadows.into_iter().partition(|shadow| shadow.of_pages.is_some());
+    for shadow in of_pages {
+        shadow.unmap_pages(shadow.of_pages.unwrap_or(0));
+    }
     let pieces = shadows.iter().flat_map(|shadow| shadow.pieces(0, shadow.bytes));
     let pinned = pieces.map(|(_, bytes, start)| (start.expose_provenance(), bytes)).collect();
     drop(Made { shadows, pinned });
@@ -191,10 +265,10 @@ fn place(at: Option<usize>, prefix: u64, bytes: u64) -> Result<Shadow, String> {
         } else {
             open_prefix(at, filled).map(|at| at + filled - prefix)
         };
-        return Ok(Shadow { start, bytes, view });
+        return Ok(Shadow::registered(start, bytes, view));
     }
     let start = map(0, bytes, 0).ok_or_else(refused)?;
-    Ok(Shadow { start, bytes, view: (prefix == 0).then_some(start as u64) })
+    Ok(Shadow::registered(start, bytes, (prefix == 0).then_some(start as u64)))
 }
 
 /// Anonymous memory at an address, or anywhere for 0, with huge pages where the kernel has them.
@@ -295,7 +369,7 @@ mod tests {
 
     #[test]
     fn no_piece_of_a_shadow_crosses_a_registration() {
-        let shadow = Shadow { start: 1 << 40, bytes: 3 * CHUNK, view: None };
+        let shadow = Shadow::registered(1 << 40, 3 * CHUNK, None);
         let pieces: Vec<_> =
             shadow.pieces(CHUNK - PAGE, CHUNK + 2 * PAGE).map(|(offset, bytes, _)| (offset, bytes)).collect();
         assert_eq!(pieces, [(CHUNK - PAGE, PAGE), (CHUNK, CHUNK), (2 * CHUNK, PAGE)]);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::streaming::{self, MAX_DEVICES, ring_of};
 use super::switch::{Decided, peak_gb_per_s};
 use super::world::{Unit, UnitState, World, world};
-use super::{learn, memory, passes, replan, shadow};
+use super::{hosted, learn, memory, overflow, passes, replan, shadow};
 use crate::outcome;
 use crate::selftest;
 
@@ -24,6 +24,8 @@ pub(crate) fn report() -> Value {
         world.decided.iter().map(|(device, decided)| plan(&world, *device, decided)).collect();
     let placements = placements(&world);
     let weights: u64 = (0..MAX_DEVICES as i32).map(|device| world.private_weight_bytes(device)).sum();
+    let in_host: u64 = (0..MAX_DEVICES as i32).map(|device| hosted::weight_bytes(&world, device)).sum();
+    let weights = weights.saturating_sub(in_host);
     drop(world);
     let (ring_bytes, host_bytes, counters) = rings();
     json!({
@@ -42,6 +44,7 @@ pub(crate) fn report() -> Value {
             "ring_bytes": ring_bytes,
             "regions_bytes": memory::region_bytes(),
             "host_bytes": host_bytes,
+            "host_regions_bytes": overflow::host_bytes(),
             "pinned_bytes": shadow::pinned_bytes(),
         },
     })

@@ -14,12 +14,12 @@ use flextensor_core::units::{Bytes, ModelId, UnitId};
 use super::arena::{Meaning, PAGE, arena};
 use super::exchange::{self, Move};
 use super::private::{self, Why};
-use super::shadow::{self, Wanted};
+use super::shadow::{self, Shadow, Wanted};
 use super::streaming::{Streaming, ring_of};
 use super::touched::{self, Touched};
 use super::world::{UnitState, World, world};
-use super::{gate, learn, saved};
-use crate::ffi::{device, vmm};
+use super::{early, gate, hosted, learn, overflow, saved};
+use crate::ffi::{context, device};
 use crate::log;
 
 /// What was decided for a device, for the report.
@@ -47,15 +47,27 @@ pub(super) static SWITCHING: Mutex<()> = Mutex::new(());
 /// The model's learning has ended: makes the plan and puts it in force. The model's context is current.
 pub(crate) fn switch_over(id: ModelId) {
     let _only = SWITCHING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    early::dissolve(id);
+    place(id, false);
+}
+
+/// The same for a model that is learnt on: its order of use is known, its times are not.
+pub(super) fn switch_early(id: ModelId) {
+    let _only = SWITCHING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    place(id, true);
+}
+
+fn place(id: ModelId, early: bool) {
     let begun = std::time::Instant::now();
     // From here on nobody touches memory ahead, also so that the link is measured alone.
     let ahead = touched::take();
     learn::recorder(learn::Recorder::settle);
     let curve = saved::link_curve(id);
-    let Some(request) = request_for(id, curve) else { return };
+    let Some(request) = request_for(id, curve, early) else { return };
     // The lock goes before the plan is made: the world is asked for it, and comes first in the order of locks.
     let turns = ring_of(request.device).is_some();
-    let made = match saved::plan(id, &request.plan) {
+    let saved = if early { None } else { saved::plan(id, &request.plan) };
+    let made = match saved {
         Some(plan) => Ok(plan),
         None if turns => increment(&request),
         None => plan(&request.plan),
@@ -86,10 +98,15 @@ pub(crate) fn retire_empty_ring(device: i32) {
     }
     // Whoever switches over now counts on the ring.
     let Ok(_only) = SWITCHING.try_lock() else { return };
+    let_ring_go(device);
+}
+
+/// Lets the ring go if nothing is streamed in it. Nobody switches over, or the caller does.
+pub(super) fn let_ring_go(device: i32) {
     let _closed = gate::close();
     let mut world = world();
     let mut ring = ring_of(device);
-    if !empty(&ring) {
+    if ring.as_ref().is_none_or(|ring| !ring.is_empty()) {
         return;
     }
     let gone = ring.take();
@@ -111,10 +128,12 @@ pub(super) struct Request {
     pub(super) plan: PlanRequest,
     /// The units to be placed now.
     pub(super) mine: Vec<UnitId>,
+    /// They are learnt on, and placed again when that has ended.
+    pub(super) early: bool,
     resident_ms: f64,
 }
 
-fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
+fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
     let config = super::config();
     let profile = learn::recorder(|recorder| recorder.collector.profile(id));
     let hidden = hidden_units(id, profile.as_ref());
@@ -142,12 +161,13 @@ fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
     let resident_ms = profile.as_ref().map_or(0.0, |profile| profile.resident_ms);
     let passes = profile.map(|profile| only(profile, &ids)).into_iter().collect();
     let ring_before = ring_of(device).as_ref().map_or(0, |ring| ring.ring.len() as u64);
+    let budget = config.max_gpu_mem_for(device.unsigned_abs(), total);
     Some(Request {
         id,
         ring_before,
         device,
         plan: PlanRequest {
-            budget: config.max_gpu_mem_for(device.unsigned_abs(), total),
+            budget: overflow::limit(&world, ring_before * PAGE, device, budget),
             fixed_bytes: world.private_weight_bytes(device).saturating_sub(placed),
             units,
             passes,
@@ -156,6 +176,7 @@ fn request_for(id: ModelId, link: LinkCurve) -> Option<Request> {
             ..PlanRequest::default()
         },
         mine: ids,
+        early,
         resident_ms,
     })
 }
@@ -195,16 +216,40 @@ fn increment(request: &Request) -> Result<Plan, flextensor_core::error::CoreErro
 
 /// Everything fits, or nothing may move: launches need not look at these weights any more.
 fn settle_resident(request: &Request, plan: Plan) {
-    settle_units(&mut world(), &request.mine);
+    if !request.early {
+        settle_units(&mut world(), &request.mine);
+    }
+    leave_host_memory(request);
     announce(request, &plan);
     remember(request, plan, 0.0, 0.0, None);
 }
 
+/// Resident weights that lie in host memory get GPU pages.
+fn leave_host_memory(request: &Request) {
+    if overflow::host_bytes() == 0 {
+        return;
+    }
+    let _closed = gate::close();
+    let mut none_left = Vec::new();
+    match context::synchronize() {
+        Ok(()) => hosted::settle(&mut world(), request, &mut none_left),
+        Err(error) => log::info!("weights stay in host memory: waiting for the GPU failed: {error}"),
+    }
+}
+
 fn keep_all(request: &Request, plan: Plan, why: &str) {
+    if request.early {
+        return log::info!("weights stay where they are until all is learnt: {why}");
+    }
     settle_units(&mut world(), &request.mine);
     let budget =
         request.plan.budget.map_or("no budget".to_owned(), |bytes| format!("the budget of {}", Bytes(bytes)));
-    log::warning!("all weights stay in GPU memory, so {budget} is not held: {why}");
+    let in_host = overflow::host_bytes();
+    if in_host > 0 {
+        log::warning!("all weights stay where they are, {} of them in host memory: {why}", Bytes(in_host));
+    } else {
+        log::warning!("all weights stay in GPU memory, so {budget} is not held: {why}");
+    }
     remember(request, plan, 0.0, 0.0, Some(why.to_owned()));
 }
 
@@ -223,10 +268,8 @@ pub(super) fn settle_units(world: &mut World, units: &[UnitId]) {
 /// Pins, copies out, remaps. Returns the milliseconds with the gate closed.
 fn put_in_force(request: &Request, plan: &Plan, ahead: Touched) -> Result<f64, String> {
     let moves = moves_of(request, plan);
-    let wanted: Vec<Wanted> =
-        moves.iter().map(|m| Wanted { prefix: (m.address - m.base) / PAGE, pages: m.pages }).collect();
-    check_host_memory(moves.iter().map(|m| m.pages * PAGE).sum(), ahead.left())?;
-    let shadows = shadow::make(&wanted, ahead)?;
+    check_host_memory(moves.iter().map(|m| m.outside_pages() * PAGE).sum(), ahead.left())?;
+    let shadows = make_shadows(request, &moves, ahead)?;
     let mut fresh = None;
     let done = exchange::exchange(request, plan, &moves, &shadows, &mut fresh);
     if done.is_err() {
@@ -236,11 +279,31 @@ fn put_in_force(request: &Request, plan: &Plan, ahead: Touched) -> Result<f64, S
         }
     }
     let done = done?;
-    for handle in done.spare {
-        let _ = vmm::release(handle);
-    }
+    overflow::release(done.spare);
     take_back(&moves);
     Ok(done.closed_ms)
+}
+
+/// Pinned memory for what lies in GPU memory; what lies in host memory is its own shadow, filled up with host pages where it lies there in part. What is placed
+/// early has host pages throughout: they can become its only memory again.
+fn make_shadows(request: &Request, moves: &[Move], ahead: Touched) -> Result<Vec<Shadow>, String> {
+    let of_pages = |m: &Move| request.early || m.outside_pages() < m.pages;
+    let to_pin = moves.iter().filter(|m| !of_pages(m));
+    let wanted: Vec<Wanted> = to_pin.map(|m| Wanted { prefix: m.prefix(), pages: m.pages }).collect();
+    let mut pinned = shadow::make(&wanted, ahead)?.into_iter();
+    let mut shadows = Vec::with_capacity(moves.len());
+    for m in moves {
+        let shadow =
+            if of_pages(m) { hosted::shadow_of(request.device, m).map(Some) } else { Ok(pinned.next()) };
+        match shadow {
+            Ok(shadow) => shadows.extend(shadow),
+            Err(error) => {
+                shadow::give_back(shadows.into_iter().chain(pinned).collect());
+                return Err(format!("host pages were refused, or their second mapping was: {error}"));
+            }
+        }
+    }
+    Ok(shadows)
 }
 
 /// What turned out, while the plan was put in force, to be of no use in the ring.
@@ -270,6 +333,7 @@ fn moves_of(request: &Request, plan: &Plan) -> Vec<Move> {
             pages: run.pages,
             ring_start: run.start,
             hold: unit.hold,
+            outside: hosted::runs(&world, address, run.pages, false),
         })
     };
     plan.layout.iter().filter(|run| request.mine.contains(&run.unit)).filter_map(of).collect()
@@ -298,6 +362,9 @@ pub(super) fn check_host_memory(bytes: u64, ahead: u64) -> Result<(), String> {
 }
 
 fn announce(request: &Request, plan: &Plan) {
+    if request.early {
+        return log::info!("{} are streamed while the model is learnt", Bytes(plan.streamed_bytes));
+    }
     let budget = request.plan.budget.map_or("none".to_owned(), |bytes| Bytes(bytes).to_string());
     log::notice!(
         "INFERENCE on GPU {}: budget {budget}, resident {}, ring {}, streamed {} a pass, expected {:.1} ms, bound {:.1} ms",
@@ -322,7 +389,9 @@ fn announce(request: &Request, plan: &Plan) {
 }
 
 fn remember(request: &Request, plan: Plan, took_ms: f64, closed_ms: f64, refused: Option<String>) {
-    saved::decided(request.id, &request.plan, refused.is_none().then_some(&plan), request.ring_before);
+    if !request.early {
+        saved::decided(request.id, &request.plan, refused.is_none().then_some(&plan), request.ring_before);
+    }
     let mut world = world();
     let before = world.decided.remove(&request.device);
     let before = before.filter(|before| before.plan.ring_pages > 0 && !before.retired);

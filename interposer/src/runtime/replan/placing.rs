@@ -16,7 +16,7 @@ use super::super::streaming::{Streaming, ring_of};
 use super::super::switch::{self, Decided};
 use super::super::touched::Touched;
 use super::super::world::{UnitState, World, world};
-use super::super::{gate, graphs, learn, passes, saved, verify};
+use super::super::{gate, graphs, hosted, learn, overflow, passes, saved, verify};
 use super::relay::{self, Relayed};
 use crate::ffi::context::Context;
 use crate::ffi::device;
@@ -216,6 +216,8 @@ fn asked(device: i32) -> Option<Asked> {
     };
     let total = device::total_memory(device).map_or(0, |bytes| bytes as u64);
     let budget = super::super::config().max_gpu_mem_for(device.unsigned_abs(), total);
+    let limit = || overflow::limit(&world, ring.ring_bytes(), device, budget);
+    let budget = passes::in_context(ring.context, limit)?;
     let weights = world.private_weight_bytes(device);
     let request = PlanRequest {
         budget,
@@ -242,7 +244,9 @@ fn asked(device: i32) -> Option<Asked> {
 
 /// Whether a unit with private pages may come to the ring.
 pub(super) fn may_stream(world: &World, unit: &super::super::world::Unit) -> bool {
-    unit.stay.is_none() && world.region_of(unit.base).is_some_and(|region| region.stay.is_none())
+    unit.stay.is_none()
+        && world.region_of(unit.base).is_some_and(|region| region.stay.is_none())
+        && hosted::pages_at(world, unit.base, unit.pages).is_empty()
 }
 
 /// Every shape of every model on the device, the most frequent one of each model first.
