@@ -10,10 +10,10 @@ use flextensor_whatif::{WhatIfError, draw, results, sweep, timeline};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-/// The file's fault is a RuntimeError, the caller's a ValueError.
+/// The caller's fault is a ValueError, everything else (the file's, nearly always) a RuntimeError.
 fn raise(error: WhatIfError) -> PyErr {
     let text = error.to_string();
-    if error.is_file() { PyRuntimeError::new_err(text) } else { PyValueError::new_err(text) }
+    if error.is_usage() { PyValueError::new_err(text) } else { PyRuntimeError::new_err(text) }
 }
 
 fn json(value: &impl serde::Serialize) -> PyResult<String> {

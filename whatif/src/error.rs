@@ -1,5 +1,5 @@
 //! What can be wrong with a question. Whether it is the caller's command line or a file is told by
-//! [`WhatIfError::is_file`].
+//! [`WhatIfError::is_usage`].
 
 use flextensor_core::CoreError;
 use flextensor_core::saved::SavedError;
@@ -98,10 +98,19 @@ pub enum WhatIfError {
 }
 
 impl WhatIfError {
-    /// Whether a file is at fault, and not the command line.
+    /// Whether what was asked is at fault, and not a file.
     #[must_use]
-    pub fn is_file(&self) -> bool {
-        use WhatIfError::{BadResult, Core, Empty, Nothing, Profile};
-        matches!(self, BadResult { .. } | Core(_) | Empty { .. } | Nothing | Profile(_))
+    pub fn is_usage(&self) -> bool {
+        use WhatIfError::{BadBudget, BadLink, BadParameter, NoCase, NoDevice, NoShape, Strategy};
+        matches!(
+            self,
+            BadBudget { .. }
+                | BadLink { .. }
+                | BadParameter { .. }
+                | NoCase { .. }
+                | NoDevice { .. }
+                | NoShape { .. }
+                | Strategy(_)
+        )
     }
 }

@@ -143,7 +143,7 @@ mod tests {
             let error = Planner::named(text).expect_err(text);
             let message = error.to_string();
             assert!(message.contains(words) && message.contains("allowed"), "{message}");
-            assert!(!error.is_file());
+            assert!(error.is_usage());
         }
     }
 }
