@@ -119,6 +119,12 @@ impl Search<'_> {
         }))
     }
 
+    /// The score of a plan that costs no time.
+    pub(super) fn resident_score(&self) -> f64 {
+        let scenarios = self.course.scenarios().iter().zip(&self.bounds_ms);
+        score(scenarios.map(|(scenario, bound)| scenario.resident_ms / bound))
+    }
+
     /// Whether what computes is long enough to matter beside what is copied.
     pub(super) fn computes(&self, streamed: &[u64]) -> bool {
         let page_ms = self.request.page_bytes as f64 / self.request.link.peak_bytes_per_ms();

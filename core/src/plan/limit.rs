@@ -4,7 +4,8 @@
 //!
 //! A ring of P pages makes a pass copy P pages more than the budget asks for. While a group of uses computes
 //! with its H streamed pages held, the link can fill the other P - H pages at most; if the group computes
-//! longer, the link idles. A short ring idles, a long one copies more: the best length is in between.
+//! longer, the link idles. A short ring idles, a long one copies more: the best length is in between. Pages of
+//! the ring that nothing else overwrites are not copied again: they count as resident, and not as ring.
 
 use crate::error::CoreError;
 use crate::plan::PlanRequest;
@@ -18,14 +19,12 @@ pub(super) fn limits_ms(request: &PlanRequest) -> Result<Vec<f64>, CoreError> {
 
 /// What one scenario asks of a ring.
 struct Demand {
-    /// Pages by which the weights exceed the budget.
+    /// Pages by which the weights exceed the budget, without those that this scenario never reads.
     over: u64,
     pages_per_ms: f64,
     resident_ms: f64,
     /// Every group of uses: its streamable pages, and those that the link carries while its last use computes.
     groups: Vec<(u64, f64)>,
-    /// Streamable pages of units that this scenario does not use.
-    unused: Vec<u64>,
 }
 
 impl Demand {
@@ -43,13 +42,12 @@ impl Demand {
                 }
             }
         }
-        let unused = (0..used.len()).filter(|&at| used.get(at) == Some(&false)).map(pages);
+        let unused: u64 = (0..used.len()).filter(|&at| used.get(at) == Some(&false)).map(pages).sum();
         Demand {
-            over: super::search::over_budget(request),
+            over: super::search::over_budget(request).saturating_sub(unused),
             pages_per_ms,
             resident_ms: scenario.resident_ms,
             groups,
-            unused: unused.filter(|pages| *pages > 0).collect(),
         }
     }
 
@@ -59,13 +57,12 @@ impl Demand {
         if self.over == 0 {
             return self.resident_ms;
         }
-        let most: u64 = self.groups.iter().map(|(pages, _)| *pages).chain(self.unused.iter().copied()).sum();
+        let most: u64 = self.groups.iter().map(|(pages, _)| *pages).sum();
         let mut least = f64::INFINITY;
         for ring in 0..=most {
-            let unused: u64 = self.unused.iter().map(|pages| (*pages).min(ring)).sum();
-            let copied = (self.over + ring).saturating_sub(unused);
-            // Without units that are not used, longer rings can only copy more.
-            if self.unused.is_empty() && copied as f64 / self.pages_per_ms >= least {
+            let copied = self.over + ring;
+            // Longer rings can only copy more.
+            if copied as f64 / self.pages_per_ms >= least {
                 break;
             }
             let fits: u64 = self.groups.iter().map(|(pages, _)| (*pages).min(ring)).sum();

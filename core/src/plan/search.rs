@@ -11,9 +11,9 @@ use crate::plan::{Objective, Plan, PlanNote, PlanRequest, latency};
 use crate::simulate::{Course, Scenario};
 
 /// Rings to try, by how much of the groups' leads they leave room for.
-const LEADS: [f64; 8] = [0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
+const LEADS: [f64; 6] = [0.0, 0.5, 0.8, 1.0, 1.25, 2.0];
 /// Rings to try beyond the shortest possible one, in MiB.
-const MORE_MIB: [u64; 13] = [4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
+const MORE_MIB: [u64; 7] = [4, 8, 16, 32, 64, 192, 512];
 /// Times that the rings between the best one and its neighbours are tried.
 const REFINEMENTS: usize = 4;
 /// Leads to fill one ring with.
@@ -213,21 +213,29 @@ impl<'a> Search<'a> {
         let more = MORE_MIB.map(|lead| least + (lead << 20).div_ceil(page));
         let led = LEADS.into_iter().filter_map(with_lead);
         // A chunk that spans what is free and what is not yet has to wait.
-        let slack = [0, 1, self.request.chunk_pages.min(least / 2)];
-        let mut lengths = Vec::new();
-        for ring in
-            led.flat_map(|ring| slack.map(|slack| ring + slack)).chain(more).chain(self.idle.rings(over))
-        {
-            lengths.extend([ring, self.whole_laps(over, ring)]);
+        let slack = [0, self.request.chunk_pages.min(least / 2)];
+        let led = led.flat_map(|ring| slack.map(|slack| ring + slack));
+        let mut lengths: Vec<u64> = Vec::new();
+        for ring in led.chain(more).chain(self.idle.rings(over)) {
+            let laps = self.whole_laps(over, ring);
+            // Far from a whole number of laps, the other length may be the better one.
+            let other = (laps > ring + ring / 16).then_some(ring);
+            lengths.extend(other.into_iter().chain([laps]));
         }
         lengths.sort_unstable();
         lengths.dedup();
         lengths
     }
 
-    /// Adds what a ring of this length gives, unless it misses the budget or cannot compete.
+    /// Adds what a ring of this length gives, unless it misses the budget or cannot compete: a longer ring than
+    /// one that costs no time copies more for nothing, unless idle units gain by it.
     fn try_ring(&self, stock: &Stock, over: u64, ring: u64, found: &mut Vec<Choice>) {
         let best = found.iter().map(|choice| choice.score).fold(f64::INFINITY, f64::min);
+        let free = self.resident_score() * SAME_TIME;
+        let gains = self.idle.most(ring) > 0;
+        if !gains && found.iter().any(|choice| choice.score <= free && choice.ring_pages <= ring) {
+            return;
+        }
         let choice = self.over_fillings(stock, over + ring, ring, best).ok();
         found.extend(choice.filter(|choice| choice.missing == 0));
     }
@@ -279,6 +287,9 @@ impl<'a> Search<'a> {
         }
         for limits in fillings {
             if let Some(streamed) = fill(limits).filter(|_| limits.few || !reached(&found)) {
+                if found.iter().any(|choice| choice.streamed == streamed) {
+                    continue;
+                }
                 match self.judge(stock, ring, streamed) {
                     Ok(choice) => found.push(choice),
                     Err(colliding) => collided = colliding,
