@@ -6,7 +6,7 @@ mod strategies_asked;
 
 use flextensor_core::CoreError;
 use flextensor_core::link::LinkCurve;
-use flextensor_core::plan::{PlanRequest, StayReason, plan};
+use flextensor_core::plan::{PlanNote, PlanRequest, StayReason, plan};
 use flextensor_core::strategy::{
     Parameters, Question, StrategyError, Value, by_name, from_options, has_transfer_gaps, names,
 };
@@ -158,11 +158,29 @@ fn every_strategy_streams_something_when_half_of_the_model_fits() {
 #[test]
 fn a_weight_that_two_layers_use_stays_and_idle_ones_go_first() {
     let mut request = chain(&[16, 16, 16, 16], 2.0, true);
-    request.passes = vec![pass(1, &[(0, 1.0, 0), (1, 1.0, 1), (2, 1.0, 2), (0, 1.0, 3)], 0.0)];
+    request.passes = vec![pass(1, &[(1, 1.0, 0), (0, 1.0, 1), (2, 1.0, 2), (0, 1.0, 3)], 0.0)];
     request.budget = Some(40 * PAGE);
     let plan = planned("GlobalOffloadStrategy", &request).unwrap().plan;
     assert_eq!(plan.streamed_pages(UnitId(0)), 0, "used twice");
     assert!(plan.streamed_pages(UnitId(3)) > 0, "never used");
+}
+
+#[test]
+fn a_weight_that_would_collide_with_its_own_layer_is_kept_apart() {
+    // Weight 1 is used alone, then again together with weight 3: a ring of two weights holds 1 and 3 at one place.
+    let mut request = chain(&[10; 4], 1.0, true);
+    for (unit, name) in request.units.iter_mut().zip(["layers.0.a", "layers.1.a", "layers.1.b", "layers.1.c"])
+    {
+        unit.name = name.to_owned();
+    }
+    let uses = [(0, 1.0, 0), (1, 1.0, 1), (2, 1.0, 2), (1, 1.0, 3), (3, 1.0, 3)];
+    request.passes = vec![pass(1, &uses, 0.0)];
+    request.ring_override = Some(20 * PAGE);
+    let every = by_name("NthLayerStrategy", &parameters(&[("nth_layer", Value::Whole(1))])).unwrap();
+    let plan = every.plan(&request).unwrap().plan;
+    assert!(plan.notes.contains(&PlanNote::KeptApart { unit: UnitId(1) }), "{:?}", plan.notes);
+    assert_eq!((plan.streamed_pages(UnitId(1)), plan.streamed_pages(UnitId(3))), (0, 10));
+    check("NthLayerStrategy", &request, &plan);
 }
 
 #[test]

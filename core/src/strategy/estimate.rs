@@ -215,6 +215,14 @@ mod tests {
     }
 
     #[test]
+    fn copies_that_start_together_share_the_link() {
+        // Rearranged, both copies start at once; the second ends after 4 ms, when 2.5 ms have been computed for.
+        let layers = [(10, 1.0), (0, 0.0), (50, 0.5), (50, 0.5)];
+        let found = all_but_first(&question(&layers), TWO, Window::SingleLayer);
+        assert!((found.overhead - 2.5 / 2.0).abs() < 1e-12, "{found:?}");
+    }
+
+    #[test]
     fn the_first_layer_is_copied_during_the_last_one_of_the_pass_before() {
         let question = question(&[(50, 1.0), (10, 1.0), (10, 0.5)]);
         let selection =
