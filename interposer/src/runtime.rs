@@ -40,6 +40,7 @@ pub(crate) mod streaming;
 mod switch;
 mod touched;
 mod verify;
+mod views;
 pub(crate) mod words;
 pub(crate) mod world;
 

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::sync::{Mutex, MutexGuard};
 
 use super::arena::PAGE;
 use super::overflow::release;
 use super::touched::{self, Touched};
+use super::views::{self, Opened};
 use crate::ffi::vmm::Handle;
 use crate::ffi::{host, vmm};
 
@@ -154,10 +155,11 @@ pub(crate) struct Wanted {
 /// A sentence that names what was refused, and how many bytes were asked for.
 pub(super) fn make(wanted: &[Wanted], ahead: Touched) -> Result<Vec<Shadow>, String> {
     let mut made = Made { shadows: Vec::with_capacity(wanted.len()), pinned: Vec::new() };
-    for want in wanted {
-        let (prefix, bytes) = (want.prefix * PAGE, want.pages * PAGE);
-        let at = addresses(prefix.next_multiple_of(STRIDE) + bytes.next_multiple_of(STRIDE));
-        made.shadows.push(place(at, prefix, bytes)?);
+    // All prefixes get their addresses before anything is pinned: next to pinned memory the driver may refuse them.
+    let opened: Vec<_> =
+        wanted.iter().map(|want| views::open(want.prefix * PAGE, want.pages * PAGE)).collect();
+    for (want, opened) in wanted.iter().zip(opened) {
+        made.shadows.push(place(want.prefix * PAGE, opened, want.pages * PAGE)?);
     }
     fault_in(&made.shadows, ahead);
     for shadow in made.shadows.clone() {
@@ -206,73 +208,22 @@ impl Drop for Made {
     }
 }
 
-/// Views begin at multiples of this. The driver reserves small ranges inside chunks of its own, of 32 MiB, wherever these lie; what is a multiple of a
-/// chunk it reserves where it is asked to (measured on driver 580: 16 MiB elsewhere, 32 MiB to 1 GiB in place).
-const STRIDE: u64 = 64 << 20;
-
-/// Addresses for shadows and the prefixes in front of them: out of one large range that is kept free of anything else.
-fn addresses(bytes: u64) -> Option<usize> {
-    static FREE: Mutex<Option<(usize, usize)>> = Mutex::new(None);
-    let mut free = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if free.is_none() {
-        *free = zone();
-    }
-    let (next, end) = free.as_mut()?;
-    let at = *next;
-    let after = at.checked_add(bytes as usize).filter(|after| after <= end)?;
-    *next = after;
-    Some(at)
-}
-
-/// Takes a large range from the kernel, far from where it and the driver put things by themselves: the driver must have it free too.
-fn zone() -> Option<(usize, usize)> {
-    const BYTES: usize = 4 << 40;
-    const BASES: [usize; 4] = [0x3000_0000_0000, 0x5000_0000_0000, 0x1000_0000_0000, 0x6000_0000_0000];
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    BASES.into_iter().find_map(|base| {
-        let wanted = std::ptr::with_exposed_provenance_mut(base);
-        // SAFETY: nothing that exists is replaced.
-        let got = unsafe { libc::mmap(wanted, BYTES, libc::PROT_NONE, flags, -1, 0) };
-        (got == wanted).then_some((base, base + BYTES))
-    })
-}
-
-/// Whether a view can continue a prefix at all on this system. Without views, split units would have to be copied in for every doubtful launch.
-pub(crate) fn views_are_possible() -> bool {
-    static POSSIBLE: OnceLock<bool> = OnceLock::new();
-    *POSSIBLE.get_or_init(|| {
-        let possible = addresses(STRIDE).and_then(|at| open_prefix(at, STRIDE));
-        match possible {
-            Some(at) => vmm::unreserve(at, STRIDE as usize).is_ok(),
-            None => {
-                crate::log::info!("the driver reserves no addresses in front of host memory: weights are streamed whole or not at all");
-                false
-            }
-        }
-    })
-}
-
-/// One shadow, behind its prefix (and what fills that up to whole strides) at `at` if those addresses can be had; without a view anywhere else.
-fn place(at: Option<usize>, prefix: u64, bytes: u64) -> Result<Shadow, String> {
+/// One shadow: directly behind its prefix's addresses, if there are any; anywhere, and without a view of a prefix, if these cannot be had.
+fn place(prefix: u64, behind: Option<Opened>, bytes: u64) -> Result<Shadow, String> {
     let refused = || format!("no {} MiB of host memory: {}", bytes >> 20, std::io::Error::last_os_error());
-    let filled = prefix.next_multiple_of(STRIDE);
-    // The range is ours, and holds nothing: replacing it is right.
-    if let Some(at) = at
-        && let Some(start) = map(at + filled as usize, bytes, libc::MAP_FIXED)
-    {
-        let view = if prefix == 0 {
-            Some(start as u64)
-        } else {
-            open_prefix(at, filled).map(|at| at + filled - prefix)
-        };
-        return Ok(Shadow::registered(start, bytes, view));
+    if let Some(opened) = behind {
+        // The range is ours, and holds nothing: replacing it is right.
+        match map(opened.end, bytes, libc::MAP_FIXED) {
+            Some(start) => return Ok(Shadow::registered(start, bytes, Some(start as u64 - prefix))),
+            None => opened.give_back(),
+        }
     }
     let start = map(0, bytes, 0).ok_or_else(refused)?;
     Ok(Shadow::registered(start, bytes, (prefix == 0).then_some(start as u64)))
 }
 
 /// Anonymous memory at an address, or anywhere for 0, with huge pages where the kernel has them.
-fn map(at: usize, bytes: u64, how: i32) -> Option<usize> {
+pub(super) fn map(at: usize, bytes: u64, how: i32) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | how;
     let hint = std::ptr::with_exposed_provenance_mut(at);
     // SAFETY: the caller's range is ours and holds nothing, or the kernel chooses one.
@@ -286,24 +237,6 @@ fn map(at: usize, bytes: u64, how: i32) -> Option<usize> {
     // SAFETY: advice on our own mapping.
     let _ = unsafe { libc::madvise(got, bytes as usize, libc::MADV_DONTFORK) };
     Some(got.expose_provenance())
-}
-
-/// Gives addresses of ours to the driver, so that the unit's private pages can be mapped there. None if it takes others.
-fn open_prefix(at: usize, bytes: u64) -> Option<u64> {
-    let ours = std::ptr::with_exposed_provenance_mut(at);
-    // SAFETY: the range lies in our zone and holds nothing.
-    if unsafe { libc::munmap(ours, bytes as usize) } != 0 {
-        return None;
-    }
-    let got = vmm::reserve(bytes as usize, PAGE as usize, at as u64)
-        .inspect_err(|error| crate::log::debug!("no view at {at:#x}: {error}"))
-        .ok()?;
-    if got == at as u64 {
-        return Some(got);
-    }
-    crate::log::debug!("no view at {at:#x}: the driver gave {got:#x}");
-    let _ = vmm::unreserve(got, bytes as usize);
-    None
 }
 
 /// Faults every page in: with pages that were touched ahead as far as they go, then by many threads, since a single one zeroes a few GB/s only.

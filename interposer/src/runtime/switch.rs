@@ -18,7 +18,7 @@ use super::shadow::{self, Shadow, Wanted};
 use super::streaming::{Streaming, ring_of};
 use super::touched::{self, Touched};
 use super::world::{UnitState, World, world};
-use super::{early, gate, hosted, learn, overflow, saved};
+use super::{early, gate, hosted, learn, overflow, saved, views};
 use crate::ffi::{context, device};
 use crate::log;
 
@@ -137,7 +137,7 @@ fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
     let config = super::config();
     let profile = learn::recorder(|recorder| recorder.collector.profile(id));
     let hidden = hidden_units(id, profile.as_ref());
-    let splittable = shadow::views_are_possible();
+    let splittable = views::are_possible();
     let world = world();
     let model = world.models.get(&id)?;
     let device = model.device;

@@ -16,7 +16,7 @@ use super::super::streaming::{Streaming, ring_of};
 use super::super::switch::{self, Decided};
 use super::super::touched::Touched;
 use super::super::world::{UnitState, World, world};
-use super::super::{gate, graphs, hosted, learn, overflow, passes, saved, verify};
+use super::super::{gate, graphs, hosted, learn, overflow, passes, saved, verify, views};
 use super::relay::{self, Relayed};
 use crate::ffi::context::Context;
 use crate::ffi::device;
@@ -200,7 +200,7 @@ fn asked(device: i32) -> Option<Asked> {
                 UnitState::Learning | UnitState::Gone => false,
             }
     };
-    let splittable = shadow::views_are_possible();
+    let splittable = views::are_possible();
     let units: Vec<_> = world.units.iter().filter(movable).collect();
     let ids: Vec<UnitId> = units.iter().map(|unit| unit.id).collect();
     let private: u64 = units.iter().map(|unit| (unit.pages - unit.streamed) * PAGE).sum();

@@ -9,14 +9,14 @@ use flextensor_core::units::{ModelId, UnitId};
 use crate::runtime::arena::PAGE;
 use crate::runtime::models::{Model, Named};
 use crate::runtime::world::{Unit, UnitState, World, world};
-use crate::runtime::{learn, shadow};
+use crate::runtime::{learn, views};
 
 /// Shapes that are saved; rarer ones are left out.
 const MOST_SHAPES: usize = 64;
 
 /// A model before its first pass: with its units in order, and the bytes of weights on its GPU that are in none of them.
 pub(super) fn learning(id: ModelId) -> Option<(SavedModel, Vec<UnitId>, u64)> {
-    let splittable = shadow::views_are_possible();
+    let splittable = views::are_possible();
     let world = world();
     let model = world.models.get(&id)?;
     let learnt = |unit: &&Unit| unit.device == model.device && unit.state == UnitState::Learning;

@@ -1,0 +1,135 @@
+//! Addresses in front of shadows, where the views of split units begin: a view is the unit's private prefix, mapped a second time, directly followed by its shadow. The
+//! driver must be ready to reserve addresses that end where host memory begins. Mapping prefixes is `exchange`'s matter, host memory is `shadow`'s.
+
+#![expect(unsafe_code, reason = "maps and unmaps address ranges of ours")]
+
+use std::sync::{Mutex, OnceLock};
+
+use super::arena::PAGE;
+use super::shadow;
+use crate::ffi::{host, vmm};
+use crate::log;
+
+/// Bytes of prefixes are filled up to multiples of this: the driver reserves small ranges inside chunks of its own, of 32 MiB, wherever these lie; what is a multiple
+/// of a chunk it reserves where it is asked to (measured on driver 580).
+const STRIDE: u64 = 64 << 20;
+
+/// Every prefix begins at a multiple of this, and nothing else lies within the same distance behind its shadow: 64 MiB next to pinned memory the driver reserved
+/// elsewhere (measured on driver 580).
+const APART: u64 = 1 << 30;
+
+/// Places that are tried for one prefix.
+const TRIES: usize = 3;
+
+/// Reserved addresses whose end host memory can follow.
+pub(super) struct Opened {
+    start: u64,
+    /// Where they end and the shadow begins.
+    pub(super) end: usize,
+}
+
+impl Opened {
+    pub(super) fn give_back(self) {
+        let _ = vmm::unreserve(self.start, self.end - self.start as usize);
+    }
+}
+
+/// Addresses for `prefix` bytes in front of a shadow of `bytes`. None for no prefix, and where the driver does not give them.
+pub(super) fn open(prefix: u64, bytes: u64) -> Option<Opened> {
+    if prefix == 0 {
+        return None;
+    }
+    let filled = prefix.next_multiple_of(STRIDE);
+    (0..TRIES).find_map(|_| open_at(slot(filled + bytes)?, filled))
+}
+
+/// Gives addresses of ours to the driver. None if it takes others.
+fn open_at(at: usize, bytes: u64) -> Option<Opened> {
+    let ours = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: the range lies in our zone and holds nothing.
+    if unsafe { libc::munmap(ours, bytes as usize) } != 0 {
+        return None;
+    }
+    let got = vmm::reserve(bytes as usize, PAGE as usize, at as u64)
+        .inspect_err(|error| log::debug!("no view at {at:#x}: {error}"))
+        .ok()?;
+    if got == at as u64 {
+        return Some(Opened { start: got, end: at + bytes as usize });
+    }
+    log::debug!("no view at {at:#x}: the driver gave {got:#x}");
+    let _ = vmm::unreserve(got, bytes as usize);
+    None
+}
+
+/// Addresses that nobody has had yet, far from all others that were given out: out of one large range that is kept free of anything else.
+fn slot(bytes: u64) -> Option<usize> {
+    static FREE: Mutex<Option<(usize, usize)>> = Mutex::new(None);
+    let mut free = FREE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if free.is_none() {
+        *free = zone();
+    }
+    let (next, end) = free.as_mut()?;
+    let at = *next;
+    let taken = bytes.next_multiple_of(APART) + APART;
+    *next = at.checked_add(taken as usize).filter(|after| after <= end)?;
+    Some(at)
+}
+
+/// Takes a large range from the kernel, far from where it and the driver put things by themselves: the driver must have it free too.
+fn zone() -> Option<(usize, usize)> {
+    const BYTES: usize = 16 << 40;
+    const BASES: [usize; 4] = [0x3000_0000_0000, 0x5000_0000_0000, 0x1000_0000_0000, 0x6000_0000_0000];
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    BASES.into_iter().find_map(|base| {
+        let wanted = std::ptr::with_exposed_provenance_mut(base);
+        // SAFETY: nothing that exists is replaced.
+        let got = unsafe { libc::mmap(wanted, BYTES, libc::PROT_NONE, flags, -1, 0) };
+        (got == wanted).then_some((base, base + BYTES))
+    })
+}
+
+/// Whether a view can continue a prefix at all on this system: tried once, with a little pinned memory behind reserved addresses. Without views, split units would
+/// have to be copied in for every doubtful launch.
+pub(crate) fn are_possible() -> bool {
+    static POSSIBLE: OnceLock<bool> = OnceLock::new();
+    *POSSIBLE.get_or_init(|| {
+        let possible = open(PAGE, PAGE).is_some_and(rehearse);
+        if !possible {
+            log::info!("the driver reserves no addresses in front of host memory: weights are streamed whole or not at all");
+        }
+        possible
+    })
+}
+
+/// Whether memory behind these addresses can be pinned. Everything goes back.
+fn rehearse(opened: Opened) -> bool {
+    let Some(start) = shadow::map(opened.end, PAGE, libc::MAP_FIXED) else {
+        opened.give_back();
+        return false;
+    };
+    let memory: *mut u8 = std::ptr::with_exposed_provenance_mut(start);
+    // SAFETY: the memory was mapped above, and is ours until the end of this function.
+    let pinned = unsafe { host::register(memory, PAGE as usize) };
+    let pinned = pinned.inspect_err(|error| log::debug!("memory behind a view cannot be pinned: {error}"));
+    if pinned.is_ok() {
+        let _ = host::unregister(memory);
+    }
+    // SAFETY: nobody else knows the memory.
+    let _ = unsafe { libc::munmap(memory.cast(), PAGE as usize) };
+    opened.give_back();
+    pinned.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_far_apart_and_never_given_twice() {
+        let first = slot(PAGE).expect("addresses are free");
+        let second = slot(3 * APART).expect("addresses are free");
+        let third = slot(PAGE).expect("addresses are free");
+        assert!(second - first >= APART as usize && third - second >= 4 * APART as usize);
+        assert!([first, second, third].iter().all(|at| (*at as u64).is_multiple_of(APART)));
+    }
+}
