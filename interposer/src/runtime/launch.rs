@@ -223,7 +223,11 @@ fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
                 let streamed = ring.unit(unit);
                 let hold = streamed.is_some_and(|unit| unit.hold);
                 let can_redirect = streamed.is_some_and(|unit| unit.shadow.view.is_some());
-                let certainty = if learn::in_owner(unit) { Certainty::Owner } else { certainty };
+                let certainty = match certainty {
+                    _ if learn::in_owner(unit) => Certainty::Owner,
+                    Certainty::Unknown if learn::may_be_used(unit) => Certainty::Live,
+                    known => known,
+                };
                 scratch.hits.push(Hit { unit, access, certainty, hold, can_redirect });
             }
         }

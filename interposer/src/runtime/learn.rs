@@ -140,6 +140,17 @@ pub(crate) fn in_owner(unit: UnitId) -> bool {
     recorder(|recorder| recorder.holders.get(&unit).is_some_and(|holders| holders.iter().any(is_entered)))
 }
 
+/// Whether hits of the unit may be uses for all that is known: a pass of its model is being observed anew, and that model never reports owners.
+pub(crate) fn may_be_used(unit: UnitId) -> bool {
+    observes()
+        && recorder(|recorder| {
+            let holders = recorder.holders.get(&unit).map_or(&[][..], Vec::as_slice);
+            let silent = |model: ModelId| recorder.ran.iter().all(|(ran, _)| *ran != model);
+            let anew = |model: ModelId| recorder.active.iter().any(|pass| pass.anew && pass.model == model);
+            holders.iter().any(|holder| anew(holder.model) && silent(holder.model))
+        })
+}
+
 /// A launch that shows units is about to be enqueued: the first of a pass marks its start.
 pub(crate) fn before_launch(found: &[Found], stream: Stream) {
     recorder(|recorder| {

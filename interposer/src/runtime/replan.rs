@@ -55,7 +55,8 @@ fn enabled() -> bool {
 /// A pass begins in INFERENCE. True if it is to be observed: then its owners are wanted, and launches look at resident units too.
 pub(super) fn begins(world: &mut World, id: ModelId, shape: u64) -> bool {
     let Some(model) = world.models.get_mut(&id) else { return false };
-    let alone = model.open == 1;
+    // While recording is suspended nothing is watched.
+    let alone = model.open == 1 && !model.phase.is_suspended();
     model.current = Current { shape, alone };
     if !alone || !enabled() || ring_of(model.device).is_none() || !model.watch.begins(shape) {
         return false;
@@ -170,15 +171,14 @@ pub(super) fn between_forwards(device: i32) {
 /// Sets the orders of all shapes that are known of a model, where units have come to the ring since that was done last.
 pub(super) fn catch_up(id: ModelId, device: i32) {
     let mut world = world();
-    let others = world
-        .models
-        .iter()
-        .any(|(&other, model)| other != id && model.device == device && !model.units.is_empty());
+    let Some(caught_up) = world.models.get(&id).map(|model| model.caught_up) else { return };
+    let mut ring = ring_of(device);
+    let Some(ring) = ring.as_mut().filter(|ring| caught_up != Some(ring.added)) else { return };
+    let here = |model: &Model| model.device == device && !model.units.is_empty();
+    let others = world.models.iter().any(|(&other, model)| other != id && here(model));
     let forecasts =
         world.decided.get(&device).map(|decided| decided.plan.forecasts.clone()).unwrap_or_default();
     let Some(model) = world.models.get_mut(&id) else { return };
-    let mut ring = ring_of(device);
-    let Some(ring) = ring.as_mut().filter(|ring| model.caught_up != Some(ring.added)) else { return };
     let is_new = model.caught_up.replace(ring.added).is_none();
     set_orders(ring, id, &mut model.watch);
     expect(&mut model.watch, id, &forecasts);

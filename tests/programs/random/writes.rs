@@ -68,7 +68,9 @@ impl Model {
     /// Copies from another part that is as long, by a copy or a kernel; a fill where there is none.
     fn copy_from_sibling(&mut self, stage: &Stage, dice: &mut Dice, part: Part) -> Result<Content, Failure> {
         let mut all = self.weights.iter().flat_map(|weight| &weight.parts);
-        let other = all.rfind(|other| other.bytes >= part.bytes && other.address != part.address).copied();
+        // A kernel that writes what is there already shows itself to be a reader: two such writes prove it one (rule 8).
+        let differs = |other: &&Part| other.address != part.address && other.content != part.content;
+        let other = all.rfind(|other| other.bytes >= part.bytes && differs(other)).copied();
         let Some(other) = other else {
             let seed = stage.fresh_seed();
             stage.gpu.launch("fill", self.place.main, &[Word(part.address), Word(part.bytes), Word(seed)])?;

@@ -18,7 +18,7 @@ use super::super::touched::Touched;
 use super::super::world::{UnitState, World, world};
 use super::super::{gate, graphs, hosted, learn, overflow, passes, saved, verify, views};
 use super::relay::{self, Relayed};
-use crate::ffi::context::Context;
+use crate::ffi::context::{self, Context};
 use crate::ffi::device;
 use crate::ffi::stream::Stream;
 use crate::log;
@@ -391,8 +391,13 @@ fn put_off(prepared: Prepared) {
 }
 
 fn put_in_force(mut prepared: Prepared) {
-    let begun = std::time::Instant::now();
+    // What the program has enqueued so far is waited for before the gate closes: other threads need not wait for it.
+    let waited = context::synchronize();
+    if waited.is_err() || !relay::is_calm(&world(), prepared.device) {
+        return put_off(prepared);
+    }
     let closed = gate::close();
+    let begun = std::time::Instant::now();
     let relayed = relay::relay(&mut prepared);
     let closed_ms = begun.elapsed().as_secs_f64() * 1e3;
     drop(closed);

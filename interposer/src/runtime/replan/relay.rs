@@ -58,7 +58,7 @@ pub(super) fn relay(prepared: &mut Prepared) -> Result<Relayed, String> {
 }
 
 /// No launch may read a weight that no launch shows, and no capture may be disturbed.
-fn is_calm(world: &World, device: i32) -> bool {
+pub(super) fn is_calm(world: &World, device: i32) -> bool {
     let holds = |model: &super::super::models::Model| !model.held.is_empty() || !model.lent.is_empty();
     let inside =
         |model: &super::super::models::Model| model.open > 0 || model.inside.values().any(|&count| count > 0);
