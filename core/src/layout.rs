@@ -98,3 +98,53 @@ pub(crate) fn conflicts(course: &Course, runs: &[Run], ring_pages: u64) -> Vec<(
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{PassProfile, PlanRequest, UnitInfo, UseInfo};
+    use crate::units::{ModelId, UnitId};
+
+    /// Ten units of ten pages, used one after the other.
+    fn course() -> Course {
+        let ids = (0..10).map(UnitId);
+        let unit = |id| UnitInfo {
+            id,
+            name: String::new(),
+            bytes: 10 * PlanRequest::PAGE_BYTES,
+            pages: 10,
+            splittable: true,
+            stay: None,
+        };
+        let uses = ids.clone().map(|unit| UseInfo { unit, compute_ms: 1.0, owner: unit.0 }).collect();
+        let pass = PassProfile { model: ModelId(1), shape: 0, uses, tail_ms: 0.0, resident_ms: 0.0 };
+        let request =
+            PlanRequest { units: ids.map(unit).collect(), passes: vec![pass], ..PlanRequest::default() };
+        Course::new(&request).expect("the request is right")
+    }
+
+    /// Where runs begin, counted over all laps.
+    fn starts(runs: &[Run], ring_pages: u64) -> Vec<u64> {
+        let mut end = 0;
+        let mut starts = Vec::new();
+        for run in runs {
+            let free = (run.start + ring_pages - end % ring_pages) % ring_pages;
+            starts.push(end + free);
+            end += free + run.pages;
+        }
+        starts
+    }
+
+    #[test]
+    fn few_pages_that_are_missing_to_a_whole_lap_are_left_free_along_the_way() {
+        let runs = lay_laps(&course(), &[10; 10], 34, &[true; 10]);
+        assert_eq!(starts(&runs, 34), [0, 10, 20, 30, 40, 51, 61, 71, 81, 91]);
+    }
+
+    #[test]
+    fn no_page_is_left_free_inside_a_group_or_where_many_are_missing() {
+        let whole: Vec<u64> = (0..10).map(|at| at * 10).collect();
+        assert_eq!(starts(&lay_laps(&course(), &[10; 10], 34, &[false; 10]), 34), whole);
+        assert_eq!(starts(&lay_laps(&course(), &[10; 10], 30, &[true; 10]), 30), whole);
+    }
+}

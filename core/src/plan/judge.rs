@@ -11,8 +11,12 @@ use crate::simulate::Track;
 pub(super) const SAME_TIME: f64 = 1.001;
 /// Parts of a ring that a copy may fill while rings are compared.
 const CHUNKS_OF_A_RING: [u64; 3] = [2, 3, 8];
+/// Shorter copies than these, in pages, are left to requests that ask for nothing longer.
+const SHORTEST_CHUNK: u64 = 4;
 /// Lengths of a copy to try in the end: the longest, half of it, and so on.
-const HALVED_CHUNKS: u32 = 5;
+const HALVED_CHUNKS: u32 = 3;
+/// Longer copies are taken if they cost no more than this part of the time.
+const SAME_LENGTH: f64 = 1.0002;
 /// Pacing is tried where computing takes at least this part of the link's time.
 const PACED: f64 = 0.5;
 
@@ -80,7 +84,8 @@ impl Search<'_> {
             Some(shared) if shared.chunk_pages > 0 => vec![shared.chunk_pages],
             Some(_) => vec![most],
             None => {
-                let mut chunks = CHUNKS_OF_A_RING.map(|part| most.min(ring_pages / part).max(1)).to_vec();
+                let mut chunks =
+                    CHUNKS_OF_A_RING.map(|part| (ring_pages / part).max(SHORTEST_CHUNK).min(most)).to_vec();
                 chunks.dedup();
                 chunks
             }
@@ -152,8 +157,10 @@ pub(super) fn pick(mut found: Vec<Choice>) -> Option<Choice> {
     })
 }
 
-/// Of choices that differ in the length of their copies only: the best by score, then the one with the longest
-/// copies.
-fn fastest(found: Vec<Choice>) -> Option<Choice> {
-    found.into_iter().min_by(|a, b| a.score.total_cmp(&b.score).then(b.chunk_pages.cmp(&a.chunk_pages)))
+/// Of choices that differ in the length of their copies only: the one with the longest copies that is as fast as
+/// any, because every copy costs the host a call.
+fn fastest(mut found: Vec<Choice>) -> Option<Choice> {
+    let best = found.iter().map(|choice| choice.score).fold(f64::INFINITY, f64::min);
+    found.retain(|choice| choice.score <= best * SAME_LENGTH);
+    found.into_iter().max_by_key(|choice| choice.chunk_pages)
 }
