@@ -66,6 +66,7 @@ fn weights_are_cast_wherever_they_and_their_sources_lie() {
 #[test]
 fn all_memory_goes_back_when_a_model_is_freed_and_built_again() {
     let outcome = told_well(streamed("freed and built again"));
+    assert!(said(&outcome, "built on the GPU") <= BUDGET + 2 * OWN, "{}", outcome.describe());
     assert_eq!(said(&outcome, "freed in the host"), 0, "{}", outcome.describe());
     assert!(said(&outcome, "freed on the GPU") < OWN, "{}", outcome.describe());
     assert_eq!(outcome.journal_number("/alive/handles"), 0, "{}", outcome.describe());

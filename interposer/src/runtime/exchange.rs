@@ -15,7 +15,7 @@ use super::shadow::Shadow;
 use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::switch::{Request, settle_units};
 use super::world::{UnitState, World, world};
-use super::{gate, hosted, verify};
+use super::{gate, home, hosted, verify};
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::{self, Stream};
@@ -102,11 +102,11 @@ pub(super) fn exchange(
     let fresh = fresh.take().zip(ring).map(|(fresh, handles)| fresh.with_pages(handles));
     // What is resident by plan leaves host memory, on pages that others left; prefixes before views are made of them.
     for m in moves {
-        hosted::bring_home(&mut world, request.device, m.base, m.prefix(), &mut spare);
+        home::bring_home(&mut world, request.device, m.base, m.prefix(), &mut spare);
     }
     install(&mut world, request, fresh, moves, shadows, &sums);
     mark(&mut world, arena, request, moves);
-    hosted::settle(&mut world, request, &mut spare);
+    home::settle(&mut world, request, &mut spare);
     drop(world);
     drop(closed);
     Ok(Exchanged { closed_ms: since.elapsed().as_secs_f64() * 1e3, spare })

@@ -12,7 +12,7 @@ use super::private::Why;
 use super::scan::{Found, Parameters, Patched};
 use super::streaming::{Streaming, ring_of};
 use super::words::{Word, words};
-use super::{gate, graphs, hosted, learn, private, verify};
+use super::{gate, graphs, home, learn, private, verify};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::{CUfunction, CUresult, c_void};
 use crate::outcome::{Outcome, Reason};
@@ -109,7 +109,7 @@ fn attempt(
         return None;
     }
     for found in scratch.found.iter().filter(|found| found.meaning == Meaning::InHost) {
-        hosted::shown(arena, found.address);
+        home::shown(arena, found.address);
     }
     let observed =
         learn::observes() || scratch.found.iter().any(|found| matches!(found.meaning, Meaning::Learning(_)));

@@ -48,9 +48,10 @@ pub(super) fn forward_began(device: i32) {
     FORWARDS.fetch_or(bit(device), Ordering::Relaxed);
 }
 
-/// No forward has begun on the device: what is allocated is taken for weights.
+/// No forward has begun on the device, or no model is left there: what is allocated is taken for weights.
 fn is_loading(device: i32) -> bool {
     FORWARDS.load(Ordering::Relaxed) & bit(device) == 0
+        || world().models.values().all(|model| model.device != device)
 }
 
 fn bit(device: i32) -> u64 {

@@ -7,7 +7,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::models::Model;
 use super::streaming::ring_of;
 use super::world::{World, world};
-use super::{early, graphs, hosted, learn, overflow, replan, saved, switch};
+use super::{early, graphs, home, learn, overflow, replan, saved, switch};
 use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
 
@@ -54,7 +54,7 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
     if saved::is_wanted() {
         start_from_profile(id);
     }
-    hosted::bring_home_what_was_shown();
+    home::bring_home_what_was_shown();
     let mut world = world();
     let Some(model) = world.models.get_mut(&id) else { return };
     model.capturing = graphs::any_capture();
@@ -64,7 +64,7 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
     if phase.phase() != Phase::Inference {
         drop(world);
         in_context(context, || {
-            hosted::leave_room(device);
+            home::leave_room(device);
             early::pass_begins(id, device, shape, stream);
         });
         learn::recorder(|recorder| recorder.pass_begin(id, shape, phase.records_times()));

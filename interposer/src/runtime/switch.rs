@@ -18,7 +18,7 @@ use super::shadow::{self, Shadow, Wanted};
 use super::streaming::{Streaming, ring_of};
 use super::touched::{self, Touched};
 use super::world::{UnitState, World, world};
-use super::{early, gate, hosted, learn, overflow, saved, views};
+use super::{early, gate, home, hosted, learn, overflow, saved, views};
 use crate::ffi::{context, device};
 use crate::log;
 
@@ -232,7 +232,7 @@ fn leave_host_memory(request: &Request) {
     let _closed = gate::close();
     let mut none_left = Vec::new();
     match context::synchronize() {
-        Ok(()) => hosted::settle(&mut world(), request, &mut none_left),
+        Ok(()) => home::settle(&mut world(), request, &mut none_left),
         Err(error) => log::info!("weights stay in host memory: waiting for the GPU failed: {error}"),
     }
 }

@@ -72,6 +72,7 @@ fn built_again() -> Told {
     let mut wrong = 0;
     for _ in 0..2 {
         let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
+        say_memory("built");
         scene.learn()?;
         wrong += scene.finish()?;
         for weight in &scene.weights {

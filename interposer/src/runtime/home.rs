@@ -1,0 +1,141 @@
+//! Who leaves host memory, and who has to go there: what is resident by plan, what forwards use though nobody has named it, and, on a GPU that was too small
+//! for the weights that were loaded, weights that make room. How pages change places is `hosted`'s matter.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use flextensor_core::units::Bytes;
+
+use super::arena::{Arena, Meaning, PAGE};
+use super::hosted::{exchange_pages, pages_at, runs, to_gpu, weight_bytes};
+use super::regions::Region;
+use super::streaming::ring_of;
+use super::switch::Request;
+use super::world::{Unit, UnitState, World, world};
+use super::{gate, overflow, passes};
+use crate::ffi::context::{self, Context};
+use crate::ffi::result::CudaError;
+use crate::ffi::vmm::Handle;
+use crate::log;
+
+/// What is resident by plan leaves host memory; then what else there is, as far as the budget has room. Uses GPU pages out of `pool` first. The gate is
+/// closed, and the GPU drained.
+pub(super) fn settle(world: &mut World, request: &Request, pool: &mut Vec<Handle>) {
+    for &id in &request.mine {
+        let Some(unit) = world.unit(id) else { continue };
+        let (address, pages) = (unit.base, unit.pages - unit.streamed);
+        bring_home(world, request.device, address, pages, pool);
+    }
+    bring_home_what_fits(world, request.device, request.plan.budget, pool);
+}
+
+/// Host pages among the `pages` pages from `address` on give way to GPU pages. Those that cannot stay where they are: right, and slow.
+pub(super) fn bring_home(world: &mut World, device: i32, address: u64, pages: u64, pool: &mut Vec<Handle>) {
+    for (first, pages) in runs(world, address, pages, true) {
+        let address = address + first * PAGE;
+        if let Err(error) = to_gpu(world, device, address, pages, pool) {
+            let bytes = Bytes(pages * PAGE);
+            log::info!("{bytes} of weights stay in host memory, and are read over the link: {error}");
+        }
+    }
+}
+
+/// The same for all memory of a device that no unit being learnt lies in.
+fn bring_home_what_fits(world: &mut World, device: i32, budget: Option<u64>, pool: &mut Vec<Handle>) {
+    let ring = ring_of(device).as_ref().map_or(0, |ring| ring.ring_bytes());
+    let here = |region: &&Region| region.device == device && region.host_bytes() > 0;
+    let bases: Vec<(u64, u64)> =
+        world.regions.values().filter(here).map(|region| (region.base, region.pages())).collect();
+    for (base, pages) in bases {
+        let units = world.units_in(base, pages);
+        if units.iter().filter_map(|&id| world.unit(id)).any(|unit| unit.state == UnitState::Learning) {
+            continue;
+        }
+        let used: u64 =
+            world.regions.values().filter(|region| region.device == device).map(Region::private_bytes).sum();
+        let wanted = world.regions.get(&base).map_or(0, Region::host_bytes);
+        if budget.is_none_or(|budget| used + ring + wanted <= budget) {
+            bring_home(world, device, base, pages, pool);
+        }
+    }
+}
+
+/// Regions wait to leave host memory.
+static SHOWN: AtomicBool = AtomicBool::new(false);
+
+/// A launch shows memory in host pages that nobody has named. In a forward that is no weight of a model that is still to come, but memory that the program
+/// uses for everything, such as a block that its allocator keeps: it leaves host memory before the next forward.
+pub(super) fn shown(arena: &Arena, address: u64) {
+    let mut world = world();
+    if world.models.values().all(|model| model.open == 0) {
+        return;
+    }
+    let Some(region) = world.region_of_mut(address) else { return };
+    region.shown = true;
+    for page in (0..region.pages()).map(|page| region.base + page * PAGE) {
+        if arena.meaning(page) == Meaning::InHost {
+            arena.set_meaning(page, 1, Meaning::Nothing);
+        }
+    }
+    SHOWN.store(true, Ordering::Release);
+}
+
+/// What was shown leaves host memory, as far as GPUs have room: a budget is for weights. The calling thread is not inside the gate.
+pub(super) fn bring_home_what_was_shown() {
+    if !SHOWN.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    let _closed = gate::close();
+    let mut world = world();
+    let take = |region: &mut Region| {
+        let place = (region.base, region.pages(), region.device, region.context);
+        std::mem::take(&mut region.shown).then_some(place)
+    };
+    let shown: Vec<(u64, u64, i32, Context)> = world.regions.values_mut().filter_map(take).collect();
+    for (base, pages, device, context) in shown {
+        if !world.units_in(base, pages).is_empty() {
+            continue;
+        }
+        let moved = passes::in_context(context, || {
+            context::synchronize()?;
+            bring_home(&mut world, device, base, pages, &mut Vec::new());
+            Ok(())
+        });
+        if let Some(Err::<(), CudaError>(error)) = moved {
+            log::info!("memory stays in the host: waiting for the GPU failed: {error}");
+        }
+    }
+}
+
+/// A forward is about to begin on a device that was too small for the weights that were loaded: the last named of those that are being learnt go to host
+/// memory, until activations have room. The device's context is current.
+pub(super) fn leave_room(device: i32) {
+    let excess = |world: &World| {
+        let ring_bytes = ring_of(device).as_ref().map_or(0, |ring| ring.ring_bytes());
+        let limit = overflow::limit(world, ring_bytes, device, None)?;
+        let weights = world.private_weight_bytes(device).saturating_sub(weight_bytes(world, device));
+        weights.checked_sub(limit).filter(|&excess| excess > 0)
+    };
+    if excess(&world()).is_none() {
+        return;
+    }
+    let _closed = gate::close();
+    if let Err(error) = context::synchronize() {
+        return log::info!("no room can be made on GPU {device}: waiting for it failed: {error}");
+    }
+    let mut world = world();
+    let learnt = |unit: &&Unit| unit.device == device && unit.state == UnitState::Learning;
+    let units: Vec<(u64, u64, Context)> =
+        world.units.iter().rev().filter(learnt).map(|unit| (unit.base, unit.pages, unit.context)).collect();
+    for (address, pages, context) in units {
+        if excess(&world).is_none() {
+            return;
+        }
+        if !pages_at(&world, address, pages).is_empty() {
+            continue;
+        }
+        let fresh = overflow::pages(pages, context);
+        if let Err(error) = fresh.and_then(|fresh| exchange_pages(&mut world, device, address, fresh)) {
+            return log::info!("no more room can be made on GPU {device}: {error}");
+        }
+    }
+}
