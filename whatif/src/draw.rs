@@ -3,10 +3,11 @@
 
 use plotters::chart::SeriesLabelPosition;
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-use crate::chart::{Chart, Line, Stroke};
+use crate::chart::{Chart, Line, Scale, Stroke};
 use crate::error::WhatIfError;
 use crate::timeline::{BarKind, Timeline};
 
@@ -29,7 +30,7 @@ const CHART: (u32, u32) = (620, 420);
 const TIMELINE: (u32, u32) = (1240, 260);
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+type Plane<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Y>>;
 
 /// The charts side by side, as one SVG.
 ///
@@ -71,17 +72,39 @@ fn svg(
 }
 
 fn one_chart(area: &Area<'_>, chart: &Chart) -> Result<(), Box<dyn std::error::Error>> {
+    let highest = chart.ranges().1;
+    match chart.scale {
+        Scale::Even => on_scale(area, chart, 0.0..highest, highest * 0.05),
+        Scale::Logarithmic => {
+            let least = chart.least_ms();
+            on_scale(area, chart, (least..highest).log_scale(), least * 1.15)
+        }
+    }
+}
+
+/// The chart on a scale of milliseconds; texts beside vertical lines stand at the height `low`.
+fn on_scale<S>(area: &Area<'_>, chart: &Chart, scale: S, low: f64) -> Result<(), Box<dyn std::error::Error>>
+where
+    S: AsRangedCoord<Value = f64>,
+    S::CoordDescType: ValueFormatter<f64> + 'static,
+{
     let (widest, highest) = chart.ranges();
+    let (floor, upward, labels) = match chart.scale {
+        Scale::Even => (0.0, chart.upward.clone(), 12),
+        // Enough for ten labels a decade.
+        Scale::Logarithmic => (chart.least_ms(), format!("{}, logarithmic", chart.upward), 30),
+    };
     let mut plane = ChartBuilder::on(area)
         .caption(&chart.title, ("sans-serif", 16))
         .margin(12)
         .x_label_area_size(42)
         .y_label_area_size(62)
-        .build_cartesian_2d(0.0..widest, 0.0..highest)?;
+        .build_cartesian_2d(0.0..widest, scale)?;
     plane
         .configure_mesh()
         .x_desc(&chart.along)
-        .y_desc(&chart.upward)
+        .y_desc(upward)
+        .y_labels(labels)
         .light_line_style(WHITE)
         .bold_line_style(GREY.mix(0.2))
         .axis_desc_style(("sans-serif", 13))
@@ -90,11 +113,11 @@ fn one_chart(area: &Area<'_>, chart: &Chart) -> Result<(), Box<dyn std::error::E
         .y_label_formatter(&|y| number(*y))
         .draw()?;
     for upright in &chart.uprights {
-        let ends = [(upright.at, 0.0), (upright.at, highest)];
+        let ends = [(upright.at, floor), (upright.at, highest)];
         plane.draw_series(DashedLineSeries::new(ends, 2, 3, GREY.stroke_width(1)))?;
         plane.draw_series([Text::new(
             upright.label.clone(),
-            (upright.at + widest * 0.008, highest * 0.03 + highest * 0.02),
+            (upright.at + widest * 0.008, low),
             ("sans-serif", 12).into_font().color(&GREY),
         )])?;
     }
@@ -112,8 +135,8 @@ fn one_chart(area: &Area<'_>, chart: &Chart) -> Result<(), Box<dyn std::error::E
     Ok(())
 }
 
-fn one_line<'a, 'b: 'a, 'c>(
-    plane: &mut Plane<'a, 'b>,
+fn one_line<'a, 'b: 'a, 'c, Y: Ranged<ValueType = f64>>(
+    plane: &mut Plane<'a, 'b, Y>,
     line: &Line,
     colours: &mut impl Iterator<Item = &'c RGBColor>,
 ) -> Result<(), Box<dyn std::error::Error>> {

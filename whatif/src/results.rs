@@ -84,12 +84,15 @@ fn chart(case: &str, runs: &[Measured]) -> Option<Chart> {
     // Ours first, so that it has the first colour in every chart.
     lines.sort_by_key(|line| line.label != "flextensor");
     lines.extend(references(runs));
-    (!lines.is_empty()).then(|| Chart {
-        title: case.to_owned(),
-        along: "GPU memory of weights, GiB".into(),
-        upward: "milliseconds a forward".into(),
-        lines,
-        uprights: Vec::new(),
+    (!lines.is_empty()).then(|| {
+        let chart = Chart {
+            title: case.to_owned(),
+            along: "GPU memory of weights, GiB".into(),
+            upward: "milliseconds a forward".into(),
+            lines,
+            ..Chart::default()
+        };
+        chart.scaled()
     })
 }
 

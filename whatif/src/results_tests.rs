@@ -1,6 +1,7 @@
 //! Which numbers of the benchmark's lines are drawn.
 
 use super::*;
+use crate::chart::Scale;
 
 const LINES: &str = r#"
 {"case": "prefill", "mode": "native", "budget_bytes": null, "weights_bytes": 2147483648, "weights_gpu_bytes": 2147483648, "ms": 10.0, "native_ms": 10.0, "link_bytes_per_s": 21474836480.0}
@@ -77,4 +78,15 @@ fn a_file_without_any_run_is_said_to_be_so() {
     assert!(matches!(of("", None), Err(WhatIfError::Nothing)));
     let failed = r#"{"case": "a", "mode": "flextensor", "ms": null}"#;
     assert!(matches!(of(failed, None), Err(WhatIfError::Nothing)));
+}
+
+#[test]
+fn a_mode_far_slower_than_the_bound_is_drawn_on_a_logarithmic_scale_and_says_so() {
+    let slow = r#"{"case": "prefill", "mode": "accelerate", "weights_gpu_bytes": 536870912, "ms": 3754.0}"#;
+    let charts = of(&format!("{LINES}{slow}"), Some("prefill")).expect("good lines");
+    assert_eq!(charts[0].scale, Scale::Logarithmic);
+    let drawn = crate::draw::charts(&charts).expect("drawn");
+    assert!(drawn.contains("logarithmic"));
+    let even = of(LINES, Some("decode")).expect("good lines");
+    assert!(!crate::draw::charts(&even).expect("drawn").contains("logarithmic"));
 }

@@ -111,6 +111,7 @@ pub fn chart(title: String, sweeps: &[(String, Vec<Point>)], native_ms: f64, cho
         upward: "milliseconds a pass".into(),
         lines,
         uprights: upright.into_iter().collect(),
+        ..Chart::default()
     }
 }
 
