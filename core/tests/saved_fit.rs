@@ -68,6 +68,19 @@ fn another_gpu_or_link_keeps_the_times_but_neither_plan_nor_curve() {
 }
 
 #[test]
+fn a_gpu_or_link_that_does_not_say_which_it_is_is_another() {
+    let (mut profile, mut run) = (profile(), same());
+    profile.gpus[0].uuid.clear();
+    run.uuid.clear();
+    let (_, taken) = fit(&profile, &run, &[]).expect("the same model");
+    assert_eq!(taken.differences[0].to_string(), "the GPU is unknown, not unknown");
+    assert!(!taken.link && taken.plan.is_none());
+    let (found, link) = differences(|run| run.link = LinkId::default());
+    assert_eq!(found[0].to_string(), "the link is unknown, not PCIe 5.0 x16");
+    assert!(!link);
+}
+
+#[test]
 fn another_budget_pattern_ring_or_place_keeps_times_and_curve() {
     type Change = fn(&mut Here);
     let cases: [(Change, &str); 11] = [

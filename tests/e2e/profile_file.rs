@@ -398,6 +398,30 @@ fn a_switch_over_that_fails_leaves_a_loaded_model_whole() {
     }
 }
 
+/// Calls that only profiles make, or that they make besides.
+#[test]
+fn calls_of_ours_that_are_refused_cost_a_measurement_and_no_byte() {
+    for fault in [
+        "cuDeviceGetUuid_v2@*=999",
+        "cuDeviceGetPCIBusId@*=999",
+        "cuMemGetInfo_v2@*=999",
+        "cuDriverGetVersion@*=999",
+        "cuStreamCreateWithPriority@1=2",
+        "cuStreamCreateWithPriority@2+=2",
+        "cuEventElapsedTime_v2@*=999",
+        "cuMemHostRegister_v2@1=2",
+    ] {
+        let folder = Folder::fresh();
+        let run = || folder.under(streamed(STORY)).option("FT_PROFILING_ITERS", "3");
+        for run in [run().sim("FAULTS", fault), run(), run().sim("FAULTS", fault)] {
+            let outcome = run.start();
+            outcome.assert_success().assert_nothing_detected();
+            assert_eq!(said(&outcome, "mismatches"), 0, "{fault}: {}", outcome.describe());
+            assert_eq!(said(&outcome, "phase"), 3, "{fault}: {}", outcome.describe());
+        }
+    }
+}
+
 #[test]
 fn a_profile_is_saved_on_request() {
     let folder = Folder::fresh();

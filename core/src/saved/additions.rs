@@ -50,7 +50,7 @@ pub struct LinkId {
 pub struct SavedGpu {
     /// Its number in the run.
     pub device: i32,
-    /// Its UUID as tools print it: `GPU-01234567-89ab-cdef-0123-456789abcdef`.
+    /// Its UUID as tools print it: `GPU-01234567-89ab-cdef-0123-456789abcdef`; empty = unknown.
     pub uuid: String,
     /// Bytes of its memory.
     pub total_bytes: u64,

@@ -10,7 +10,7 @@ use crate::units::Bytes;
 /// What the run is, as far as a plan depends on it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Here {
-    /// UUID of the model's GPU.
+    /// UUID of the model's GPU; empty = unknown.
     pub uuid: String,
     /// Its link.
     pub link: LinkId,
@@ -84,7 +84,9 @@ impl fmt::Display for Difference {
         let budget = |bytes: &Option<u64>| bytes.map_or("none".to_owned(), |bytes| Bytes(bytes).to_string());
         match self {
             Difference::Model(how) => write!(f, "the model is another one ({how})"),
-            Difference::Gpu { was, is } => write!(f, "the GPU is {is}, not {was}"),
+            Difference::Gpu { was, is } => {
+                write!(f, "the GPU is {}, not {}", or_unknown(is), or_unknown(was))
+            }
             Difference::Link { was, is } => write!(f, "the link is {is}, not {was}"),
             Difference::Patterns => write!(f, "the patterns are others"),
             Difference::Budget { was, is } => {
@@ -103,8 +105,15 @@ impl fmt::Display for Difference {
 
 impl fmt::Display for LinkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PCIe {}.0 x{}", self.generation, self.width)
+        match self {
+            LinkId { generation: 0, .. } => write!(f, "unknown"),
+            LinkId { generation, width } => write!(f, "PCIe {generation}.0 x{width}"),
+        }
     }
+}
+
+fn or_unknown(text: &str) -> &str {
+    if text.is_empty() { "unknown" } else { text }
 }
 
 /// What may be taken.
@@ -146,7 +155,8 @@ fn take<'a>(ours: &'a Additions, model: &'a SavedModel, here: &Here) -> Result<T
         return Err(Difference::Model("its GPU is not described".to_owned()));
     };
     let mut differences = Vec::new();
-    if gpu.uuid != here.uuid {
+    // A GPU that does not say which one it is may be any.
+    if gpu.uuid != here.uuid || here.uuid.is_empty() {
         differences.push(Difference::Gpu { was: gpu.uuid.clone(), is: here.uuid.clone() });
     } else if gpu.link != here.link {
         differences.push(Difference::Link { was: gpu.link, is: here.link });

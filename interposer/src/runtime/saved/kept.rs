@@ -26,13 +26,15 @@ pub(in super::super) fn decided(id: ModelId, request: &PlanRequest, plan: Option
         unit.splittable = asked.splittable;
     }
     model.plan = plan.map(|plan| saved_plan(id, request, plan, ring_before, &ids));
-    let known = state(|state| {
+    let refused = plan.is_none();
+    let news = state(|state| {
         tidy(&mut state.models, &model);
         let known = state.models.entry(id).or_default();
         known.saved = Some(model);
-        known.plan.is_some()
+        // A plan that is used is there already, and one that was refused takes no other's place.
+        known.plan.is_none() && !(refused && known.at.is_some())
     });
-    if !known {
+    if news {
         write_unasked();
     }
 }
