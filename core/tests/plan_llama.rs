@@ -84,6 +84,18 @@ fn one_placement_serves_prefill_and_decode() {
 }
 
 #[test]
+fn no_shape_is_given_away_because_another_one_is_further_from_its_bound() {
+    // Here computing hides all copies of a prefill, and nothing hides those of decoding.
+    for percent in [70, 80, 90] {
+        let mut request = with_percent(llama(Work::Prefill, None), percent);
+        request.passes.extend(llama(Work::Decode, None).passes);
+        let made = plan(&request).unwrap();
+        let ratio = made.predicted_ms / made.bound_ms;
+        assert!(ratio <= 1.015, "{percent} %: {ratio}");
+    }
+}
+
+#[test]
 fn weights_that_cannot_be_split_cost_a_ring_as_long_as_the_largest() {
     for work in [Work::Prefill, Work::Decode] {
         for percent in [10, 15, 20, 30] {
