@@ -343,6 +343,10 @@ impl Streaming {
     }
 
     fn copy_in(&mut self, copy: CopyStream, unit: UnitId, first: u64, pages: u64) -> CudaResult<()> {
+        // Nobody knows what lies behind the addresses of a ring that failed.
+        if self.failed.is_some() {
+            return Ok(());
+        }
         let on = self.gpu.copies[copy as usize];
         self.bytes_in += pages * PAGE;
         let Some(unit) = self.unit(unit) else { return Ok(()) };
@@ -353,6 +357,9 @@ impl Streaming {
     }
 
     fn write_back(&mut self, copy: CopyStream, id: UnitId, first: u64, pages: u64) -> CudaResult<()> {
+        if self.failed.is_some() {
+            return Ok(());
+        }
         let on = self.gpu.copies[copy as usize];
         let (context, device) = (self.context, self.device);
         self.bytes_back += pages * PAGE;

@@ -188,15 +188,17 @@ impl Exchange {
     /// Everything comes back to where it was: private pages with their bytes, the old ring without any. If that fails, no launch may use the ring any more: an
     /// error is better than addresses with nothing behind them.
     fn put_back(self, world: &mut World, ring: &mut Streaming, prepared: &Prepared) {
+        let on = prepared.on;
+        // Of several fills some may be on their way.
+        let settled = stream::synchronize(on);
         let moved = || prepared.targets.iter().zip(&self.taken);
         for (target, _) in moved() {
             // Where nothing is mapped there is nothing to unmap; where something stays, the mapping below is refused.
             let _ = vmm::unmap(target.tail(), (target.tail_pages() * PAGE) as usize);
         }
-        let on = prepared.on;
-        let again = moved().try_for_each(|(target, private)| {
-            map_private(target.tail(), private)?;
+        let mut one_back = |(target, private): (&Target, &Vec<Handle>)| -> CudaResult<()> {
             give_private(world, target, private);
+            map_private(target.tail(), private)?;
             if let Some(unit) = ring.unit(target.id) {
                 map_run(unit.address, unit.ring_start, unit.pages, &ring.ring)?;
             }
@@ -205,9 +207,14 @@ impl Exchange {
                 Some(shadow) => fill(target.tail(), &shadow, target.demoted() * PAGE, on),
                 None => Ok(()),
             }
-        });
+        };
+        // As many as can be, also behind one that cannot.
+        let mut again = Ok(());
+        for one in moved() {
+            again = again.and(one_back(one));
+        }
         ring.pager.forget_bytes();
-        if let Err(error) = stream::synchronize(on).and(again) {
+        if let Err(error) = stream::synchronize(on).and(settled).and(again) {
             ring.fail(error, "weights that should have changed their places could not be put back");
         }
         // Those that came from elsewhere were made for this.
