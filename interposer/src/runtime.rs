@@ -29,6 +29,7 @@ pub(crate) mod memory;
 pub(crate) mod models;
 mod overflow;
 pub(crate) mod passes;
+mod planned;
 pub(crate) mod private;
 mod python;
 mod regions;

@@ -65,3 +65,19 @@ fn one_line_says_what_was_planned() {
         assert!(outcome.stderr.contains(part), "{part}: {}", outcome.describe());
     }
 }
+
+#[test]
+fn a_strategy_by_name_makes_the_plan() {
+    let with = |strategy: Option<&str>| {
+        let run = streamed("reads in order").option("FT_MAX_GPU_MEM", "1GiB");
+        let outcome = match strategy {
+            Some(name) => run.option("FT_LOAD_STRATEGY", name).start(),
+            None => run.start(),
+        };
+        outcome.assert_success().assert_nothing_detected();
+        let report = outcome.report.as_ref().expect("a report is written");
+        report["plan"]["streamed_bytes"].as_u64().unwrap_or_else(|| panic!("{}", outcome.describe()))
+    };
+    assert_eq!(with(None), 0, "ours streams nothing that fits");
+    assert!(with(Some("NthLayerStrategy")) > 0, "every second layer is streamed, whatever fits");
+}

@@ -6,13 +6,12 @@ use std::sync::Mutex;
 
 use flextensor_core::link::{LinkCurve, LinkPoint};
 use flextensor_core::phase::Phase;
-use flextensor_core::plan::{
-    PassProfile, Plan, PlanNote, PlanRequest, StayReason, UnitInfo, plan, plan_increment,
-};
+use flextensor_core::plan::{PassProfile, Plan, PlanNote, PlanRequest, StayReason, UnitInfo, plan_increment};
 use flextensor_core::units::{Bytes, ModelId, UnitId};
 
 use super::arena::{Meaning, PAGE, arena};
 use super::exchange::{self, Move};
+use super::planned::planned;
 use super::private::{self, Why};
 use super::shadow::{self, Shadow, Wanted};
 use super::streaming::{Streaming, ring_of};
@@ -69,8 +68,8 @@ fn place(id: ModelId, early: bool) {
     let saved = if early { None } else { saved::plan(id, &request.plan) };
     let made = match saved {
         Some(plan) => Ok(plan),
-        None if turns => increment(&request),
-        None => plan(&request.plan),
+        None if turns => increment(&request).map_err(|error| error.to_string()),
+        None => planned(&request.plan),
     };
     let plan = match made {
         Ok(plan) => plan,

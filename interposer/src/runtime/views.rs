@@ -40,7 +40,41 @@ pub(super) fn open(prefix: u64, bytes: u64) -> Option<Opened> {
         return None;
     }
     let filled = prefix.next_multiple_of(STRIDE);
-    (0..TRIES).find_map(|_| open_at(slot(filled + bytes)?, filled))
+    let in_zone = || (0..TRIES).find_map(|_| open_at(slot(filled + bytes)?, filled));
+    in_zone().or_else(|| where_the_driver_likes(filled, bytes))
+}
+
+/// Asks the driver where it has room for both, and takes that place apart: the first part is reserved again, the second one kept for host memory.
+fn where_the_driver_likes(filled: u64, bytes: u64) -> Option<Opened> {
+    let both = (filled + bytes).next_multiple_of(STRIDE) as usize;
+    let at = vmm::reserve(both, PAGE as usize, 0).ok()?;
+    vmm::unreserve(at, both).ok()?;
+    let behind = keep_free(at as usize + filled as usize, bytes as usize)?;
+    match reserve_exactly(at, filled) {
+        Some(opened) => Some(opened),
+        None => {
+            // SAFETY: the range was taken above, and nobody else knows it.
+            let _ = unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(behind), bytes as usize) };
+            None
+        }
+    }
+}
+
+/// Takes addresses from the kernel that are free, or none.
+fn keep_free(at: usize, bytes: usize) -> Option<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    let wanted = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: nothing that exists is replaced.
+    let got = unsafe { libc::mmap(wanted, bytes, libc::PROT_NONE, flags, -1, 0) };
+    if got == wanted {
+        return Some(at);
+    }
+    if got != libc::MAP_FAILED {
+        // SAFETY: an old kernel put it elsewhere; nobody knows it.
+        let _ = unsafe { libc::munmap(got, bytes) };
+    }
+    log::debug!("no host memory can lie at {at:#x}");
+    None
 }
 
 /// Gives addresses of ours to the driver. None if it takes others.
@@ -50,11 +84,16 @@ fn open_at(at: usize, bytes: u64) -> Option<Opened> {
     if unsafe { libc::munmap(ours, bytes as usize) } != 0 {
         return None;
     }
-    let got = vmm::reserve(bytes as usize, PAGE as usize, at as u64)
+    reserve_exactly(at as u64, bytes)
+}
+
+/// Reserves these addresses, or none.
+fn reserve_exactly(at: u64, bytes: u64) -> Option<Opened> {
+    let got = vmm::reserve(bytes as usize, PAGE as usize, at)
         .inspect_err(|error| log::debug!("no view at {at:#x}: {error}"))
         .ok()?;
-    if got == at as u64 {
-        return Some(Opened { start: got, end: at + bytes as usize });
+    if got == at {
+        return Some(Opened { start: got, end: (at + bytes) as usize });
     }
     log::debug!("no view at {at:#x}: the driver gave {got:#x}");
     let _ = vmm::unreserve(got, bytes as usize);
@@ -79,13 +118,7 @@ fn slot(bytes: u64) -> Option<usize> {
 fn zone() -> Option<(usize, usize)> {
     const BYTES: usize = 16 << 40;
     const BASES: [usize; 4] = [0x3000_0000_0000, 0x5000_0000_0000, 0x1000_0000_0000, 0x6000_0000_0000];
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-    BASES.into_iter().find_map(|base| {
-        let wanted = std::ptr::with_exposed_provenance_mut(base);
-        // SAFETY: nothing that exists is replaced.
-        let got = unsafe { libc::mmap(wanted, BYTES, libc::PROT_NONE, flags, -1, 0) };
-        (got == wanted).then_some((base, base + BYTES))
-    })
+    BASES.into_iter().find_map(|base| keep_free(base, BYTES)).map(|base| (base, base + BYTES))
 }
 
 /// Whether a view can continue a prefix at all on this system: tried once, with a little pinned memory behind reserved addresses. Without views, split units would
@@ -93,7 +126,7 @@ fn zone() -> Option<(usize, usize)> {
 pub(crate) fn are_possible() -> bool {
     static POSSIBLE: OnceLock<bool> = OnceLock::new();
     *POSSIBLE.get_or_init(|| {
-        let possible = open(PAGE, PAGE).is_some_and(rehearse);
+        let possible = open(STRIDE, STRIDE).is_some_and(rehearse);
         if !possible {
             log::info!("the driver reserves no addresses in front of host memory: weights are streamed whole or not at all");
         }
@@ -103,7 +136,7 @@ pub(crate) fn are_possible() -> bool {
 
 /// Whether memory behind these addresses can be pinned. Everything goes back.
 fn rehearse(opened: Opened) -> bool {
-    let Some(start) = shadow::map(opened.end, PAGE, libc::MAP_FIXED) else {
+    let Some(start) = shadow::map(opened.end, STRIDE, libc::MAP_FIXED) else {
         opened.give_back();
         return false;
     };
@@ -115,7 +148,7 @@ fn rehearse(opened: Opened) -> bool {
         let _ = host::unregister(memory);
     }
     // SAFETY: nobody else knows the memory.
-    let _ = unsafe { libc::munmap(memory.cast(), PAGE as usize) };
+    let _ = unsafe { libc::munmap(memory.cast(), STRIDE as usize) };
     opened.give_back();
     pinned.is_ok()
 }

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use flextensor_core::drift::repays;
-use flextensor_core::plan::{PassProfile, Placement, Plan, PlanRequest, RingRun, UnitInfo, plan};
+use flextensor_core::plan::{PassProfile, Placement, Plan, PlanRequest, RingRun, UnitInfo};
 use flextensor_core::simulate::simulate_shapes;
 use flextensor_core::units::{Bytes, GIB, UnitId};
 
 use super::super::arena::PAGE;
+use super::super::planned::planned;
 use super::super::shadow::{self, Shadow, Wanted};
 use super::super::streaming::{Streaming, ring_of};
 use super::super::switch::{self, Decided};
@@ -150,7 +151,7 @@ fn stop_thinking() {
 /// Makes the plan and all that can be made while the program runs.
 fn prepare(device: i32, why: Why) {
     let Some(asked) = asked(device) else { return };
-    let made = match plan(&asked.request) {
+    let made = match planned(&asked.request) {
         Ok(made) => made,
         Err(error) => return log::info!("no new plan for GPU {device}: {error}"),
     };

@@ -1,0 +1,26 @@
+//! The plan for a request: by our planner, or by the strategy that the user named. What it is asked for is `switch`'s and `replan`'s matter.
+
+use flextensor_core::plan::{Plan, PlanRequest, plan};
+use flextensor_core::strategy::{self, StrategyError};
+
+use crate::log;
+
+/// Makes the plan. A strategy that has no answer to such a request leaves it to our planner, with one line.
+///
+/// # Errors
+/// A sentence.
+pub(super) fn planned(request: &PlanRequest) -> Result<Plan, String> {
+    let config = super::config();
+    let ours = || plan(request).map_err(|error| error.to_string());
+    let Some(name) = &config.load_strategy else { return ours() };
+    let made =
+        strategy::from_options(name, &config.strategy_options()).and_then(|strategy| strategy.plan(request));
+    match made {
+        Ok(made) => Ok(made.plan),
+        Err(error @ StrategyError::NotApplicable { .. }) => {
+            log::warning!("{error}: our own planner makes the plan");
+            ours()
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
