@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use flextensor_core::CoreError;
 use flextensor_core::link::LinkCurve;
-use flextensor_core::plan::{Plan, PlanNote, PlanRequest, StayReason, plan, plan_increment};
+use flextensor_core::plan::{Plan, PlanNote, PlanRequest, StayReason, limits_ms, plan, plan_increment};
 use flextensor_core::simulate::simulate;
 use flextensor_core::units::{ModelId, UnitId};
 use models::{PAGE, chain, pass, unit};
@@ -269,6 +269,20 @@ fn stretches_that_compute_nothing_keep_their_weights() {
     model.link = LinkCurve::flat(11.0 * PAGE as f64 / 1e6);
     let made = planned(&with_budget(&model, 0.6));
     assert!(made.predicted_ms < 1.25 * made.bound_ms, "{} ms, bound {} ms", made.predicted_ms, made.bound_ms);
+}
+
+#[test]
+fn weights_that_are_held_long_stream_less_of_themselves() {
+    let mut model = chain(&[100; 40], 0.05, true);
+    model.passes[0].uses.iter_mut().step_by(2).for_each(|used| used.compute_ms = 3.0);
+    model.link = LinkCurve::flat(55.0);
+    let request = with_budget(&model, 0.3);
+    let made = planned(&request);
+    let above = made.predicted_ms / limits_ms(&request).unwrap()[0];
+    assert!(above <= 1.004, "{above} times the least that a ring allows");
+    let pages =
+        |from: usize| made.placements.iter().skip(from).step_by(2).map(|p| p.streamed_pages).sum::<u64>();
+    assert!(pages(1) > pages(0) + 800, "{} and {}", pages(1), pages(0));
 }
 
 #[test]
