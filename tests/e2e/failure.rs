@@ -112,16 +112,16 @@ fn memory_that_is_refused_to_a_weight_that_must_be_private_is_an_error_of_the_la
 #[test]
 fn a_weight_that_is_refused_private_pages_half_way_is_read_from_the_ring_as_before() {
     let name = "private memory that is refused";
-    let whole = told_well(streamed(name));
+    let whole = told_well(on_the_gpu(name));
     assert_eq!(said(&whole, "refused"), 0);
     for call in ["cuMemUnmap", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2"] {
         let nth = said(&whole, call) + 1;
-        let outcome = told_well(streamed(name).sim("FAULTS", format!("{call}@{nth}=999")));
+        let outcome = told_well(on_the_gpu(name).sim("FAULTS", format!("{call}@{nth}=999")));
         assert_eq!(said(&outcome, "refused"), 1, "{call}: {}", outcome.describe());
     }
     // Pages that cannot be put back either are an error for everybody who needs them.
     let from = said(&whole, "cuMemSetAccess") + 1;
-    let outcome = streamed(name).sim("FAULTS", format!("cuMemSetAccess@{from}+=999")).start();
+    let outcome = on_the_gpu(name).sim("FAULTS", format!("cuMemSetAccess@{from}+=999")).start();
     assert_eq!(outcome.status.code(), Some(2), "{}", outcome.describe());
     outcome.assert_nothing_detected();
 }
