@@ -297,7 +297,7 @@ fn fresh_ring(request: &Request, plan: &Plan) -> CudaResult<Option<Streaming>> {
     if ring_of(request.device).is_some() {
         return Ok(None);
     }
-    let chunk = request.plan.chunk_pages as u32;
+    let chunk = if plan.chunk_pages == 0 { request.plan.chunk_pages } else { plan.chunk_pages } as u32;
     Streaming::new(request.device, context::current()?, plan.ring_pages as u32, chunk).map(Some)
 }
 
