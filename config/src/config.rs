@@ -27,6 +27,7 @@ pub struct Config {
     pub max_gpu_mem_fraction: Option<f64>,
     pub gpu_limit: Option<Budget>,
     pub mode: MemoryMode,
+    pub budget_while_loading: bool,
     /// Bytes.
     pub managed_min_bytes: u64,
     /// Bytes.

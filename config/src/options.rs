@@ -107,6 +107,14 @@ static GPU_MEMORY: &[Row] = &[
         ValuesLater(&["fit"], "automatic fitting"),
     ),
     row(
+        "budget_while_loading",
+        Kind::Bool,
+        "false",
+        "0.1.0",
+        "Hold the budget already while models are loaded and learnt: what exceeds it lies in host memory, and the first forward is slow. Without it that happens only where the GPU itself has no room.",
+        Supported,
+    ),
+    row(
         "managed_min_bytes",
         Kind::Bytes,
         "10MiB",

@@ -1,6 +1,6 @@
 //! Models that are larger than their budget, or than the GPU: they are built, cast and run with right bytes, and GPU memory is kept to at every moment.
 
-use super::told::{BUDGET, said, story, streamed, told_well};
+use super::told::{self, BUDGET, said, story, told_well};
 use harness::{Outcome, Run};
 use std::time::Duration;
 
@@ -14,6 +14,11 @@ const OWN: u64 = 64 << 10;
 /// come first.
 fn without_measuring(run: Run) -> Run {
     run.sim("FAULTS", "cuMemAlloc_v2@3+=2")
+}
+
+/// A story under a budget that holds from the first allocation on.
+fn streamed(name: &str) -> Run {
+    told::streamed(name).option("FT_BUDGET_WHILE_LOADING", "1")
 }
 
 /// A story under no budget, on a GPU with this much memory.

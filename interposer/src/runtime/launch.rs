@@ -11,8 +11,8 @@ use super::layouts;
 use super::private::Why;
 use super::scan::{Found, Parameters, Patched};
 use super::streaming::{Streaming, ring_of};
-use super::words::{Word, words};
-use super::{gate, graphs, home, learn, private, verify};
+use super::words::{Word, Words, words};
+use super::{gate, graphs, home, learn, passes, private, verify};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::{CUfunction, CUresult, c_void};
 use crate::outcome::{Outcome, Reason};
@@ -208,7 +208,7 @@ fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
         // Released before the recorder is asked: it takes the table of words while it is locked.
         let (reads_only, live) = {
             let words = words();
-            (words.reads_only(word), words.is_live(word))
+            (is_reader(&words, word), words.is_live(word))
         };
         let access = if reads_only { Access::Read } else { Access::Write };
         let certainty = if live { Certainty::Live } else { Certainty::Unknown };
@@ -232,6 +232,12 @@ fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
             }
         }
     }
+}
+
+/// What is proven of a word holds inside forwards. Outside of them programs change weights (steps of an optimizer, merging of adapters) by kernels that may have
+/// written the very bytes that were there each time they were looked at: there every word may write.
+fn is_reader(words: &Words, word: Word) -> bool {
+    words.reads_only(word) && passes::is_open_here()
 }
 
 /// Shadows that the launch may write have no checksum until it is recorded.
@@ -285,7 +291,7 @@ fn note_words(ring: &mut Streaming, launch: Launch, scratch: &Scratch) {
         let Some(unit) = ring.unit_mut(hit.unit) else { continue };
         let open: Vec<Word> = {
             let words = words();
-            shown.map(|found| word_of(launch, found)).filter(|&word| !words.reads_only(word)).collect()
+            shown.map(|found| word_of(launch, found)).filter(|&word| !is_reader(&words, word)).collect()
         };
         if verdict.in_place() {
             for word in open {

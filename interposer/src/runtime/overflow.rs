@@ -93,8 +93,11 @@ fn claim(device: i32, bytes: u64) -> Option<Claim> {
     Some(Claim { device: index, bytes })
 }
 
-/// Bytes of GPU memory that weights may take, if that is limited by the user.
+/// Bytes of GPU memory that weights may take while they are loaded, if the user limits that.
 fn budget(device: i32) -> Option<u64> {
+    if !config().budget_while_loading {
+        return None;
+    }
     // Weights that nobody will ever name would stay in host memory for good.
     if python::cannot_hear() {
         return None;

@@ -1,6 +1,8 @@
 //! Passes and owners as they come in: learning passes are observed, later ones tell the ring where the program is. A model's last learning pass
 //! leads to the switch-over. What is made of later passes is `replan`'s.
 
+use std::cell::Cell;
+
 use flextensor_core::phase::{Phase, PhaseCommand, PhaseEvent, step};
 use flextensor_core::units::{ModelId, UnitId};
 
@@ -49,8 +51,19 @@ fn start_from_profile(id: ModelId) {
     in_context(context, || switch::switch_over(id));
 }
 
+thread_local! {
+    /// Passes that this thread has begun and not ended.
+    static OPEN_HERE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether this thread is inside a pass of any model.
+pub(super) fn is_open_here() -> bool {
+    OPEN_HERE.with(Cell::get) > 0
+}
+
 /// A pass begins.
 pub(crate) fn begin(id: ModelId, shape: u64) {
+    OPEN_HERE.with(|open| open.set(open.get() + 1));
     if saved::is_wanted() {
         start_from_profile(id);
     }
@@ -95,6 +108,7 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
 
 /// A pass has ended; may switch over, which can take seconds.
 pub(crate) fn end(id: ModelId) {
+    OPEN_HERE.with(|open| open.set(open.get().saturating_sub(1)));
     let mut world = world();
     let Some(model) = world.models.get_mut(&id) else { return };
     let captured = model.capturing || graphs::any_capture();
