@@ -23,6 +23,11 @@ fn invariant_3_what_kernels_wrote_is_not_lost_with_their_pages() {
 }
 
 #[test]
+fn invariant_3_a_kernel_that_wrote_the_same_bytes_so_far_is_no_reader_outside_forwards() {
+    told_well(streamed("writes that change nothing at first"));
+}
+
+#[test]
 fn invariant_3_what_copies_and_fills_wrote_is_not_lost_with_their_pages() {
     told_well(streamed("writes by a copy to the device"));
     told_well(streamed("writes by an asynchronous copy"));

@@ -20,6 +20,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "writes by a kernel" => {
             writes(|scene, weight, seed| scene.launch("write_words", &[weight.address, weight.bytes, seed]))
         }
+        "writes that change nothing at first" => writes_of_the_same_at_first(),
         "writes by a copy to the device" => writes(|scene, weight, seed| {
             scene.synchronize()?;
             scene.gpu.upload(weight.address, &pattern::filled(seed, weight.bytes as usize))
@@ -83,6 +84,32 @@ fn writes(write: Writer) -> Told {
         write(&scene, scene.weights[at], seed)?;
         scene.weights[at].seed = seed;
         scene.pass()?;
+    }
+    scene.finish()
+}
+
+/// Between forwards a kernel writes what is there already, often enough to be taken for a reader; then it writes something else.
+fn writes_of_the_same_at_first() -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    let write = |scene: &Scene, at: usize, seed: u64| {
+        let weight = scene.weights[at];
+        scene.launch("write_words", &[weight.address, weight.bytes, seed])
+    };
+    for _ in 0..3 {
+        for at in 0..COUNT as usize {
+            write(&scene, at, scene.weights[at].seed)?;
+            scene.pass()?;
+            scene.synchronize()?;
+            // What was written is looked at beside the program.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+    for seed in 100..104 {
+        for at in 0..COUNT as usize {
+            write(&scene, at, seed + at as u64)?;
+            scene.weights[at].seed = seed + at as u64;
+            scene.pass()?;
+        }
     }
     scene.finish()
 }
