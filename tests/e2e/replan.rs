@@ -154,11 +154,14 @@ fn a_change_of_places_that_is_refused_a_copy_to_the_gpu_or_a_page_puts_everythin
     sweep(half_of_the_weights, &["cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2"]);
 }
 
-/// Long lives of random models: some of them change so much that a new plan is made.
+/// Long lives of random models: most of these change so much that a new plan is made, when depends on times; if none did, others follow until one does.
 #[test]
 fn random_models_that_are_planned_anew_read_right_bytes() {
     let mut replans = 0;
-    for seed in [2_u64, 5, 9, 12] {
+    for (at, seed) in [2_u64, 10, 17, 24, 7, 8, 14, 20].into_iter().enumerate() {
+        if at >= 4 && replans > 0 {
+            break;
+        }
         let run =
             Run::program("random_model").args([seed.to_string(), "--forwards".into(), "60".into()]).preload();
         let run = run.option("FT_MANAGED_MIN_BYTES", "1MiB").option("FT_PROFILING_ITERS", "1");
