@@ -92,8 +92,8 @@ fn invariant_7_words_that_are_never_followed_cost_no_byte() {
     assert!(said(&outcome, "redirects") > 0, "no word was doubtful: {}", outcome.describe());
 }
 
-/// Without its view a split weight would be copied in for each stale word, and its pages asked for twice by one launch. The driver reserves less than 32 MiB
-/// where it likes: a view must not depend on that.
+/// Without its view a split weight would be copied in for each stale word, and its pages asked for twice by one launch. The driver reserves small
+/// ranges where it likes: a view must not depend on that.
 #[test]
 fn invariant_7_every_streamed_weight_can_be_pointed_away_from() {
     for budget in ["12MiB", "16MiB", "20MiB"] {

@@ -1,5 +1,5 @@
-//! Where the pages of a new region lie: in GPU memory as long as the budget has room, in host memory beyond it and where the GPU has none. So a model
-//! that is larger than its budget, or than the GPU, can be built, moved and cast; kernels read and write host pages over the link.
+//! Where the pages of a new region lie: in GPU memory as long as the GPU has room, and with `budget_while_loading` the budget too; else in host memory. So a
+//! model that is larger than the GPU, or than its budget, can be built, moved and cast; kernels read and write host pages over the link.
 //! What becomes of host pages when a plan is made is `hosted`'s matter.
 
 use std::cell::Cell;
@@ -178,7 +178,7 @@ fn in_host(arena: &Arena, bytes: u64, device: i32, context: Context) -> Option<C
         Err(error) => {
             if error.0 != CUresult::CUDA_ERROR_OUT_OF_MEMORY && !REFUSED.swap(true, Ordering::Relaxed) {
                 log::warning!(
-                    "the driver makes no host memory that kernels could use in place of GPU memory ({error}): while models are loaded, no budget is held"
+                    "the driver makes no host memory that kernels could use in place of GPU memory ({error}): a model must fit the GPU until its plan is in force"
                 );
             }
             None
@@ -197,7 +197,7 @@ fn host_has_room(bytes: u64) -> bool {
         static SAID: AtomicBool = AtomicBool::new(false);
         if !SAID.swap(true, Ordering::Relaxed) {
             log::warning!(
-                "an allocation of {} beyond the GPU budget stays in GPU memory: host memory has {} available and {} taken, host_mem_limit allows {}",
+                "an allocation of {} gets no host memory in place of GPU memory: host memory has {} available and {} taken, host_mem_limit allows {}",
                 Bytes(bytes),
                 available.map_or("an unknown amount".to_owned(), |bytes| Bytes(bytes).to_string()),
                 Bytes(taken),
