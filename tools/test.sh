@@ -34,7 +34,7 @@ if wants release; then
     library=$(tools/build-release.sh | tail -n 1)
     runner="cargo test -p flextensor-tests --test e2e loader"
     cargo nextest --version >/dev/null 2>&1 && runner="cargo nextest run -p flextensor-tests --test e2e loader"
-    TEST_PRELOAD=$(realpath "$library") $runner
+    TEST_PRELOAD=$(realpath "$library") TEST_CUDA_TOOLS=$(tools/cuda_tools.sh) $runner
 fi
 if wants python; then
     step "Python tests"

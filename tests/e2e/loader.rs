@@ -348,6 +348,34 @@ fn programs_without_cuda_behave_the_same_and_hear_nothing() {
     }
 }
 
+/// `ptxas` and `cuobjdump` as the wheels of CUDA carry them, in the folder that `TEST_CUDA_TOOLS` names (tools/test.sh fetches them); torch's compilers start them.
+#[test]
+fn the_assembler_and_the_dumper_of_the_wheels_behave_the_same_and_say_no_more() {
+    const PTX: &str = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+    let Some(tools) = std::env::var_os("TEST_CUDA_TOOLS").map(PathBuf::from) else {
+        return println!("not run: TEST_CUDA_TOOLS names no folder");
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let source = folder.path().join("nothing.ptx");
+    std::fs::write(&source, PTX).expect("a file in a fresh folder");
+    let text = |path: &Path| path.to_str().expect("a text path").to_owned();
+    let made = |preloaded: bool| {
+        let object = folder.path().join("nothing.cubin");
+        let assembled = run(
+            &text(&tools.join("ptxas")),
+            &["-v", "-arch=sm_90", &text(&source), "-o", &text(&object)],
+            preloaded,
+        );
+        let dumped = run(&text(&tools.join("cuobjdump")), &["-elf", &text(&object)], preloaded);
+        let bytes = std::fs::read(&object).expect("what ptxas made");
+        std::fs::remove_file(&object).expect("the file is ours");
+        let said = |output: Output| (output.status.code(), output.stdout.len(), output.stderr.len());
+        assert!(assembled.status.success() && dumped.status.success(), "{assembled:?} {dumped:?}");
+        (bytes, dumped.stdout.clone(), said(assembled), said(dumped))
+    };
+    assert_eq!(made(true), made(false));
+}
+
 fn installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).exists())
