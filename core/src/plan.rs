@@ -304,6 +304,8 @@ mod latency;
 mod limit;
 mod search;
 
+pub(crate) use assemble::bound_ms;
+
 /// Makes the plan for a request.
 ///
 /// # Errors

@@ -129,7 +129,7 @@ fn forecasts(request: &PlanRequest, course: &Course, cycles: &[Cycle]) -> Vec<Fo
 
 /// The least time that any plan could take: every pass computes, and reads over the link what does not fit of
 /// the bytes that passes read. What no pass of the scenario reads is left out, unless it has to stay.
-pub(super) fn bound_ms(request: &PlanRequest, scenario: &Scenario) -> f64 {
+pub(crate) fn bound_ms(request: &PlanRequest, scenario: &Scenario) -> f64 {
     let mut read = vec![false; request.units.len()];
     for (unit, _) in scenario.uses() {
         if let Some(read) = read.get_mut(unit) {

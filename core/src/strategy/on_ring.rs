@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Question, Selection, StrategyError};
 use crate::error::CoreError;
 use crate::layout;
-use crate::plan::{Forecast, Placement, Plan, PlanNote, PlanRequest, RingRun};
-use crate::simulate::{Course, Scenario, simulate_shapes};
+use crate::plan::{Forecast, Placement, Plan, PlanNote, PlanRequest, RingRun, bound_ms};
+use crate::simulate::{Course, simulate_shapes};
 use crate::units::{ModelId, UnitId};
 
 /// Leads to try beyond what is held at once, in MiB; so many as our own planner looks at.
@@ -216,7 +216,7 @@ impl<'a> OnRing<'a> {
                         shapes: scenario.shapes.clone(),
                         resident_ms: scenario.resident_ms,
                         predicted_ms: simulation.cycle_ms,
-                        bound_ms: self.bound_ms(scenario),
+                        bound_ms: bound_ms(self.request, scenario),
                         copied_bytes: simulation.copied_bytes,
                     });
                     plan.forecasts = forecasts.collect();
@@ -261,17 +261,6 @@ impl<'a> OnRing<'a> {
             }
         }
         orders
-    }
-
-    /// As [`Plan::bound_ms`] says.
-    fn bound_ms(&self, scenario: &Scenario) -> f64 {
-        let read: BTreeSet<usize> = scenario.uses().map(|(at, _)| at).collect();
-        let units = self.request.units.iter().enumerate();
-        let unread = units.filter(|(at, unit)| !read.contains(at) && unit.stay.is_none());
-        let unread = unread.map(|(_, unit)| unit.footprint(self.request.page_bytes));
-        let read = self.request.total_bytes() - unread.fold(0, u64::saturating_add);
-        let over = read.saturating_sub(self.request.budget.unwrap_or(u64::MAX));
-        scenario.resident_ms.max(over as f64 / self.request.link.peak_bytes_per_ms())
     }
 }
 
