@@ -3,7 +3,7 @@
 //!
 //! - `memory`, `regions`, `arena`, `overflow`: large allocations as regions of 2 MiB pages in one address range, in host memory where the GPU may hold no more.
 //! - `models`, `world`, `passes`, `learn`: models as they are named, and their passes while they are observed.
-//! - `switch`, `early`, `exchange`, `link`, `touched`, `shadow`, `hosted`, `home`, `private`: from private pages to the ring and back.
+//! - `switch`, `planned`, `early`, `exchange`, `link`, `touched`, `shadow`, `views`, `hosted`, `home`, `private`: from private pages to the ring and back.
 //! - `saved`: what an earlier run learnt, and what the next one need not.
 //! - `launch`, `scan`, `layouts`, `words`, `copies`, `escapes`, `graphs`, `gate`: the way of one call.
 //! - `streaming`, `verify`, `measure`: the ring in operation; `replan`: what follows when the program changes.
