@@ -81,3 +81,18 @@ fn a_strategy_by_name_makes_the_plan() {
     assert_eq!(with(None), 0, "ours leaves what fits where it is");
     assert!(with(Some("NthLayerStrategy")) > 0, "every second layer goes through a ring, whatever fits");
 }
+
+#[test]
+fn latency_mode_streams_what_is_free_without_a_budget() {
+    let with = |mode: &str| {
+        let run = story("reads in order").preload().option("FT_MANAGED_MIN_BYTES", "1MiB");
+        // Kernels that take their time hide copies.
+        let run = run.option("FT_PROFILING_ITERS", "2").option("FT_MODE", mode);
+        let outcome = run.start();
+        outcome.assert_success().assert_nothing_detected();
+        let report = outcome.report.as_ref().expect("a report is written");
+        report["plan"]["ring_bytes"].as_u64().unwrap_or_else(|| panic!("{}", outcome.describe()))
+    };
+    assert_eq!(with("auto"), 0, "without a budget nothing is streamed");
+    assert!(with("latency") > 0, "copies are hidden behind kernels, so they are free");
+}

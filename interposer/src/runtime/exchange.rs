@@ -346,11 +346,14 @@ fn install(
             },
         );
     }
-    for profile in &request.plan.passes {
+    for (at, profile) in request.plan.passes.iter().enumerate() {
         let mut uses: Vec<(UnitId, u32)> = profile.uses.iter().map(|u| (u.unit, u.owner)).collect();
         uses.retain(|(unit, _)| streaming.pager.streams(*unit));
         uses.dedup_by_key(|(unit, _)| *unit);
-        streaming.pager.set_order(profile.model, &uses);
+        match at {
+            0 => streaming.pager.set_order(profile.model, &uses),
+            _ => drop(streaming.pager.set_shape_order(profile.model, profile.shape, &uses)),
+        }
     }
 }
 

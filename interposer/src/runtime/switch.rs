@@ -4,9 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use flextensor_config::choices::MemoryMode;
 use flextensor_core::link::{LinkCurve, LinkPoint};
 use flextensor_core::phase::Phase;
-use flextensor_core::plan::{PassProfile, Plan, PlanNote, PlanRequest, StayReason, UnitInfo, plan_increment};
+use flextensor_core::plan::{
+    Objective, PassProfile, Plan, PlanNote, PlanRequest, StayReason, UnitInfo, plan_increment,
+};
 use flextensor_core::units::{Bytes, ModelId, UnitId};
 
 use super::arena::{Meaning, PAGE, arena};
@@ -158,7 +161,7 @@ fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
         .collect();
     let placed: u64 = mine.iter().map(|unit| unit.pages * PAGE).sum();
     let resident_ms = profile.as_ref().map_or(0.0, |profile| profile.resident_ms);
-    let passes = profile.map(|profile| only(profile, &ids)).into_iter().collect();
+    let passes = passes_of(id, profile, &ids);
     let ring_before = ring_of(device).as_ref().map_or(0, |ring| ring.ring.len() as u64);
     let budget = config.max_gpu_mem_for(device.unsigned_abs(), total);
     Some(Request {
@@ -172,12 +175,27 @@ fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
             passes,
             link,
             ring_override: config.ring_bytes,
+            objective: match config.mode {
+                MemoryMode::Latency => Objective::LATENCY,
+                _ => Objective::default(),
+            },
             ..PlanRequest::default()
         },
         mine: ids,
         early,
         resident_ms,
     })
+}
+
+/// Passes in the usual shape, then in the others that were measured.
+fn passes_of(id: ModelId, usual: Option<PassProfile>, units: &[UnitId]) -> Vec<PassProfile> {
+    let Some(usual) = usual else { return Vec::new() };
+    let others = learn::recorder(|recorder| {
+        let mut all = recorder.collector.profiles(id);
+        all.retain(|pass| pass.shape != usual.shape && recorder.collector.timed_passes(id, pass.shape) > 0);
+        all
+    });
+    std::iter::once(usual).chain(others).map(|pass| only(pass, units)).collect()
 }
 
 /// Units that no launch of the usual pass showed, though their owners ran.
