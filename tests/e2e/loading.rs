@@ -1,7 +1,7 @@
 //! Models that are larger than their budget, or than the GPU: they are built, cast and run with right bytes, and GPU memory is kept to at every moment.
 
-use super::told::{self, BUDGET, said, story, told_well};
-use harness::{Outcome, Run};
+use super::told::{self, BUDGET, said, story, survives, told_well};
+use harness::Run;
 use std::time::Duration;
 
 /// Six weights of two pages.
@@ -165,17 +165,5 @@ fn no_refused_call_while_loading_is_a_wrong_byte_a_crash_or_a_hang() {
                 survives(&run.sim("LATE_US", "0").limit(Duration::from_secs(20)).start(), &fault);
             }
         }
-    }
-}
-
-fn survives(outcome: &Outcome, fault: &str) {
-    assert!(!outcome.timed_out, "{fault} hangs: {}", outcome.describe());
-    match outcome.status.code() {
-        Some(0) => {
-            assert_eq!(said(outcome, "mismatches"), 0, "{fault}: {}", outcome.describe());
-            outcome.assert_nothing_detected();
-        }
-        Some(2) => assert!(outcome.stderr.contains(" returned "), "{fault}: {}", outcome.describe()),
-        _ => panic!("{fault} is no error that a program can see: {}", outcome.describe()),
     }
 }

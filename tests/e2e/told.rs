@@ -34,6 +34,19 @@ pub(crate) fn told_well(run: Run) -> Outcome {
     outcome
 }
 
+/// Under a fault of the driver: right bytes, or an error that the program saw.
+pub(crate) fn survives(outcome: &Outcome, fault: &str) {
+    assert!(!outcome.timed_out, "{fault} hangs: {}", outcome.describe());
+    match outcome.status.code() {
+        Some(0) => {
+            assert_eq!(said(outcome, "mismatches"), 0, "{fault}: {}", outcome.describe());
+            outcome.assert_nothing_detected();
+        }
+        Some(2) => assert!(outcome.stderr.contains(" returned "), "{fault}: {}", outcome.describe()),
+        _ => panic!("{fault} is no error that a program can see: {}", outcome.describe()),
+    }
+}
+
 /// The last number that the story said of this.
 pub(crate) fn said(outcome: &Outcome, what: &str) -> u64 {
     let lines = outcome.stdout.lines().rev();
