@@ -103,7 +103,7 @@ static GPU_MEMORY: &[Row] = &[
         Kind::Choice(MemoryMode::NAMES),
         "auto",
         "0.1.0",
-        "auto = keep the budget if one is set; fit = find a budget that fits the GPU; latency = no budget.",
+        "auto = keep the budget if one is set; fit = find a budget that fits the GPU; latency = no budget, and what can be streamed without losing 1 % of time is.",
         ValuesLater(&["fit"], "automatic fitting"),
     ),
     row(
