@@ -2,7 +2,7 @@
 //!
 //! The outer part is `profile.json` of schema 3: labels (repeated blocks) with their tensors, durations and transfers. What the ring's planner
 //! needs besides stands under the one key `flextensor` ([`Additions`]). A file without that key is a profile too: units, order and times
-//! come from its labels then. Reading and writing files is the interposer's; what a run may take from one, [`fit`] says.
+//! come from its labels then. Reading and writing files is the interposer's; what a run may take from one, [`fit()`] says.
 //!
 //! Unknown keys are ignored. Everything that is read is checked: no index, size or time of a file is trusted.
 
