@@ -32,9 +32,10 @@ fi
 if wants release; then
     step "gates of the library that is passed on"
     library=$(tools/build-release.sh | tail -n 1)
+    cuda_tools=$(tools/cuda_tools.sh)
     runner="cargo test -p flextensor-tests --test e2e loader"
     cargo nextest --version >/dev/null 2>&1 && runner="cargo nextest run -p flextensor-tests --test e2e loader"
-    TEST_PRELOAD=$(realpath "$library") TEST_CUDA_TOOLS=$(tools/cuda_tools.sh) $runner
+    TEST_PRELOAD=$(realpath "$library") TEST_CUDA_TOOLS=$cuda_tools $runner
 fi
 if wants python; then
     step "Python tests"

@@ -15,7 +15,7 @@ use super::shadow::Shadow;
 use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::switch::{Request, settle_units};
 use super::world::{UnitState, World, world};
-use super::{gate, home, hosted, verify};
+use super::{gate, home, hosted, passes, verify};
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::{self, Stream};
@@ -69,7 +69,7 @@ pub(super) fn exchange(
 ) -> Result<Exchanged, String> {
     let arena = arena().ok_or("no region exists")?;
     *fresh = fresh_ring(request, plan).map_err(|error| format!("no copy streams: {error}"))?;
-    let closed = gate::close();
+    let closed = close_the_gate(&request.mine)?;
     let since = std::time::Instant::now();
     // Memory is freed behind the closed gate only, so what is there now stays.
     if moves.iter().any(|m| !is_learnt(&world(), m.id)) {
@@ -110,6 +110,20 @@ pub(super) fn exchange(
     drop(world);
     drop(closed);
     Ok(Exchanged { closed_ms: since.elapsed().as_secs_f64() * 1e3, spare })
+}
+
+/// Closes the gate at a moment when no forward reads one of the weights through pointers. Forwards that begin later show them first, and wait.
+pub(super) fn close_the_gate(units: &[UnitId]) -> Result<gate::Closed, String> {
+    const TRIES: u32 = 500;
+    for _ in 0..TRIES {
+        let closed = gate::close();
+        if !passes::are_read_through_pointers(&world(), units) {
+            return Ok(closed);
+        }
+        drop(closed);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Err("forwards that read weights through pointers went on all the time".to_owned())
 }
 
 fn is_learnt(world: &World, id: UnitId) -> bool {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use flextensor_core::units::Bytes;
+use flextensor_core::units::{Bytes, UnitId};
 
 use super::arena::{Arena, Meaning, PAGE};
 use super::hosted::{exchange_pages, pages_at, runs, to_gpu, weight_bytes};
@@ -124,6 +124,10 @@ pub(super) fn leave_room(device: i32) {
     }
     let mut world = world();
     let learnt = |unit: &&Unit| unit.device == device && unit.state == UnitState::Learning;
+    let ids: Vec<UnitId> = world.units.iter().filter(learnt).map(|unit| unit.id).collect();
+    if passes::are_read_through_pointers(&world, &ids) {
+        return;
+    }
     let units: Vec<(u64, u64, Context)> =
         world.units.iter().rev().filter(learnt).map(|unit| (unit.base, unit.pages, unit.context)).collect();
     for (address, pages, context) in units {

@@ -151,8 +151,16 @@ pub(crate) fn end(id: ModelId) {
         replan::between_forwards(device);
         return;
     }
-    let (phase, commands) = step(model.phase, PhaseEvent::PassEnd { captured });
-    model.phase = phase;
+    let (mut phase, mut commands) = step(model.phase, PhaseEvent::PassEnd { captured });
+    let before = model.phase;
+    // No weight moves while a forward on another thread reads it through pointers: the next pass is the last one then.
+    let disturbs = world.models.get(&id).is_some_and(|model| are_read_through_pointers(&world, &model.units));
+    if disturbs && commands.contains(&PhaseCommand::StartInference) {
+        (phase, commands) = step(before, PhaseEvent::PassEnd { captured: true });
+    }
+    if let Some(model) = world.models.get_mut(&id) {
+        model.phase = phase;
+    }
     let lent = lent_units(&world, id);
     drop(world);
     in_context(context, || {
@@ -164,9 +172,18 @@ pub(crate) fn end(id: ModelId) {
     }
     if commands.contains(&PhaseCommand::StartInference) {
         in_context(context, || switch::switch_over(id));
-    } else if !captured {
+    } else if !captured && !disturbs {
         in_context(context, || early::stream(id));
     }
+}
+
+/// Whether a forward is going on that reads one of these through pointers: its launches need not show it, so that no gate holds them back.
+pub(super) fn are_read_through_pointers(world: &World, units: &[UnitId]) -> bool {
+    let holds = |model: &Model, owner: &u32| {
+        model.held.get(owner).is_some_and(|held| held.iter().any(|unit| units.contains(unit)))
+    };
+    let inside = |model: &Model| model.inside.iter().any(|(owner, &count)| count > 0 && holds(model, owner));
+    world.models.values().any(inside)
 }
 
 /// Units that the model's passes hold for other models' sake, and that none of those is running for now.

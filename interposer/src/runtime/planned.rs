@@ -1,9 +1,18 @@
 //! The plan for a request: by our planner, or by the strategy that the user named. What it is asked for is `switch`'s and `replan`'s matter.
 
-use flextensor_core::plan::{Plan, PlanRequest, plan};
+use flextensor_config::choices::MemoryMode;
+use flextensor_core::plan::{Objective, Plan, PlanRequest, plan};
 use flextensor_core::strategy::{self, StrategyError};
 
 use crate::log;
+
+/// What plans of this process are to reach.
+pub(super) fn objective() -> Objective {
+    match super::config().mode {
+        MemoryMode::Latency => Objective::LATENCY,
+        _ => Objective::default(),
+    }
+}
 
 /// Makes the plan. A strategy that has no answer to such a request leaves it to our planner, with one line.
 ///

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use flextensor_config::choices::MemoryMode;
 use flextensor_core::link::{LinkCurve, LinkPoint};
 use flextensor_core::phase::Phase;
 use flextensor_core::plan::{
@@ -14,7 +13,7 @@ use flextensor_core::units::{Bytes, ModelId, UnitId};
 
 use super::arena::{Meaning, PAGE, arena};
 use super::exchange::{self, Move};
-use super::planned::planned;
+use super::planned::{self, planned};
 use super::private::{self, Why};
 use super::shadow::{self, Shadow, Wanted};
 use super::streaming::{Streaming, ring_of};
@@ -175,10 +174,7 @@ fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
             passes,
             link,
             ring_override: config.ring_bytes,
-            objective: match config.mode {
-                MemoryMode::Latency => Objective::LATENCY,
-                _ => Objective::default(),
-            },
+            objective: planned::objective(),
             ..PlanRequest::default()
         },
         mine: ids,
@@ -246,7 +242,10 @@ fn leave_host_memory(request: &Request) {
     if overflow::host_bytes() == 0 {
         return;
     }
-    let _closed = gate::close();
+    let _closed = match exchange::close_the_gate(&request.mine) {
+        Ok(closed) => closed,
+        Err(why) => return log::info!("weights stay in host memory: {why}"),
+    };
     let mut none_left = Vec::new();
     match context::synchronize() {
         Ok(()) => home::settle(&mut world(), request, &mut none_left),

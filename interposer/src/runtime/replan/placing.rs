@@ -11,7 +11,7 @@ use flextensor_core::simulate::simulate_shapes;
 use flextensor_core::units::{Bytes, GIB, UnitId};
 
 use super::super::arena::PAGE;
-use super::super::planned::planned;
+use super::super::planned::{self, planned};
 use super::super::shadow::{self, Shadow, Wanted};
 use super::super::streaming::{Streaming, ring_of};
 use super::super::switch::{self, Decided};
@@ -222,6 +222,7 @@ fn asked(device: i32) -> Option<Asked> {
     let weights = world.private_weight_bytes(device);
     let request = PlanRequest {
         budget,
+        objective: planned::objective(),
         fixed_bytes: weights.saturating_sub(private),
         units: units
             .iter()
