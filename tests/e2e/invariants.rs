@@ -59,6 +59,14 @@ fn invariant_5_addresses_and_what_the_driver_says_of_them_stay() {
     told_well(streamed("addresses"));
 }
 
+/// No gate holds a launch back that shows no weight: the switch-over itself waits for the pass after it.
+#[test]
+fn invariant_4_what_a_thread_reads_through_pointers_stays_when_another_one_ends_learning() {
+    let outcome = told_well(streamed("pointers in an owner while another thread ends learning"));
+    assert_eq!(said(&outcome, "phase inside"), 2, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "wrong inside"), 0, "{}", outcome.describe());
+}
+
 /// By the driver's own count of physical bytes; the program's own few words are the only other memory.
 #[test]
 fn invariant_6_physical_bytes_keep_to_the_budget_after_the_switch_over() {

@@ -6,9 +6,7 @@ use std::sync::Mutex;
 
 use flextensor_core::link::{LinkCurve, LinkPoint};
 use flextensor_core::phase::Phase;
-use flextensor_core::plan::{
-    Objective, PassProfile, Plan, PlanNote, PlanRequest, StayReason, UnitInfo, plan_increment,
-};
+use flextensor_core::plan::{PassProfile, Plan, PlanNote, PlanRequest, StayReason, UnitInfo, plan_increment};
 use flextensor_core::units::{Bytes, ModelId, UnitId};
 
 use super::arena::{Meaning, PAGE, arena};

@@ -42,6 +42,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         }),
         "pointers in an owner of a second model" => pointers_in_a_second_model(),
         "a length that makes no sense" => a_length_that_makes_no_sense(),
+        "pointers in an owner while another thread ends learning" => pointers_while_learning_ends(),
         "budget" => budget(),
         "addresses" => addresses(),
         _ => return None,
@@ -296,5 +297,42 @@ fn addresses() -> Told {
     scene.pass()?;
     assert_eq!(describe(&scene)?, described, "what the driver says of the weights changed");
     assert!(before.iter().zip(&described).all(|(weight, range)| weight.address == range.0));
+    scene.finish()
+}
+
+/// One thread is inside an owner that reads its weight through pointers when another thread's pass is the last one of learning.
+fn pointers_while_learning_ends() -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM | INDIRECT)?;
+    let at = 0;
+    let weight = scene.weights[at];
+    scene.begin();
+    scene.owner(at, || {
+        scene.launch("prepare_pointers", &[scene.array, weight.address, 0, 0, 0, 1])?;
+        std::thread::scope(|scope| {
+            let other = || -> Done {
+                scene.gpu.enter()?;
+                for _ in 0..4 {
+                    scene.begin();
+                    // The owner whose forward goes on elsewhere is not entered here.
+                    for at in 1..COUNT as usize {
+                        scene.owner(at, || scene.check(scene.main, at))?;
+                    }
+                    scene.end();
+                }
+                scene.synchronize()
+            };
+            scope.spawn(other).join().expect("a thread that runs passes")
+        })?;
+        say("phase inside", u64::try_from(scene.phase()).unwrap_or(99));
+        let seeds = Struct(vec![weight.seed, 0, 0, 0]);
+        use harness::gpu::Argument::Word;
+        let arguments = [Word(scene.array), Word(1), Word(weight.bytes), seeds, Word(scene.counter)];
+        scene.gpu.launch("check_indirect", scene.main, &arguments)
+    })?;
+    scene.end();
+    scene.synchronize()?;
+    say("wrong inside", scene.gpu.word(scene.counter)?);
+    scene.learn()?;
+    scene.pass()?;
     scene.finish()
 }
