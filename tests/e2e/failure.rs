@@ -199,6 +199,22 @@ fn sweep(calls: &[&str], code: &str) {
     }
 }
 
+/// The last event of a model's last pass cannot be recorded: the weights are freed all the same, and nobody waits for that event.
+#[test]
+fn a_ring_that_failed_waits_for_nothing_that_was_never_recorded() {
+    let run = || streamed("freed and built again").option("FT_BUDGET_WHILE_LOADING", "1");
+    let whole = told_well(run());
+    let count = whole.journal_number("/calls/cuEventRecord");
+    let mut failed = 0;
+    for moment in [count / 2, count] {
+        let fault = format!("cuEventRecord@{moment}=999");
+        let outcome = run().sim("FAULTS", &fault).sim("STRICT", "0").start();
+        failed += u32::from(outcome.stderr.contains("the ring of GPU 0 failed"));
+        survives(&outcome, &fault);
+    }
+    assert!(failed > 0, "no ring failed");
+}
+
 #[test]
 fn no_refused_call_is_a_wrong_byte_a_crash_or_a_hang_first_half() {
     sweep(&CALLS[..CALLS.len() / 2], "999");
