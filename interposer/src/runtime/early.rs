@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use flextensor_core::units::{ModelId, UnitId};
 
-use super::arena::{Meaning, PAGE, arena};
+use super::arena::{Meaning, arena};
 use super::streaming::{Streaming, ring_of};
 use super::world::{UnitState, World, world};
 use super::{gate, hosted, passes, switch, verify};
@@ -157,8 +157,7 @@ fn settle(world: &mut World, ring: &Streaming, id: UnitId, pages: Vec<Handle>) {
         }
     }
     let Some(region) = world.region_of_mut(address) else { return };
-    let first = ((address - region.base) / PAGE) as usize;
-    for (slot, page) in region.handles.iter_mut().skip(first).zip(pages) {
+    for (slot, page) in region.handles_from_mut(address).zip(pages) {
         *slot = Some(page);
     }
     if let Some((view, bytes)) = view {

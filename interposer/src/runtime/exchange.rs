@@ -282,8 +282,7 @@ fn onto_ring(
 /// What backs the move's pages as the region knows it.
 fn handles_of<'a>(world: &'a mut World, m: &Move) -> Vec<&'a mut Option<Handle>> {
     let Some(region) = world.region_of_mut(m.address) else { return Vec::new() };
-    let first = ((m.address - region.base) / PAGE) as usize;
-    region.handles.iter_mut().skip(first).take(m.pages as usize).collect()
+    region.handles_from_mut(m.address).take(m.pages as usize).collect()
 }
 
 /// The private pages come back under their addresses; nothing has been copied over them.
@@ -375,8 +374,7 @@ fn install(
 fn map_prefix(world: &mut World, m: &Move, view: u64, device: i32) -> CudaResult<()> {
     let pages = (m.address - m.base) / PAGE;
     let Some(region) = world.region_of_mut(m.base).filter(|_| pages > 0) else { return Ok(()) };
-    let first = ((m.base - region.base) / PAGE) as usize;
-    for (page, handle) in (0..pages).zip(region.handles.iter().skip(first)) {
+    for (page, handle) in (0..pages).zip(region.handles_from(m.base)) {
         if let Some(handle) = handle {
             vmm::map(view + page * PAGE, PAGE as usize, *handle)?;
         }

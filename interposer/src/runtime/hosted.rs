@@ -21,8 +21,7 @@ use crate::log;
 /// Host pages among the `pages` pages from `address` on.
 pub(super) fn pages_at(world: &World, address: u64, pages: u64) -> Vec<Handle> {
     let Some(region) = world.region_of(address) else { return Vec::new() };
-    let first = ((address - region.base) / PAGE) as usize;
-    let here = region.handles.iter().skip(first).take(pages as usize);
+    let here = region.handles_from(address).take(pages as usize);
     here.flatten().copied().filter(|handle| handle.is_in_host()).collect()
 }
 
@@ -126,8 +125,7 @@ fn try_to_cross(device: i32) -> CudaResult<()> {
 /// Runs among the `pages` pages from `address` on, as (first, count), that lie in host memory, or that do not.
 pub(super) fn runs(world: &World, address: u64, pages: u64, in_host: bool) -> Vec<(u64, u64)> {
     let Some(region) = world.region_of(address) else { return Vec::new() };
-    let first = ((address - region.base) / PAGE) as usize;
-    let here = region.handles.iter().skip(first).take(pages as usize);
+    let here = region.handles_from(address).take(pages as usize);
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for (page, handle) in (0..).zip(here) {
         match runs.last_mut() {
@@ -183,8 +181,7 @@ pub(super) fn exchange_pages(
         return Err(error);
     }
     if let Some(region) = world.region_of_mut(address) {
-        let first = ((address - region.base) / PAGE) as usize;
-        for (slot, handle) in region.handles.iter_mut().skip(first).zip(fresh) {
+        for (slot, handle) in region.handles_from_mut(address).zip(fresh) {
             *slot = Some(handle);
         }
     }
@@ -197,8 +194,7 @@ pub(super) fn exchange_pages(
 
 fn handles_at(world: &World, address: u64, pages: usize) -> Vec<Handle> {
     let Some(region) = world.region_of(address) else { return Vec::new() };
-    let first = ((address - region.base) / PAGE) as usize;
-    region.handles.iter().skip(first).take(pages).flatten().copied().collect()
+    region.handles_from(address).take(pages).flatten().copied().collect()
 }
 
 fn copied_to_gpu(device: i32, address: u64, old: &[Handle], fresh: &[Handle]) -> CudaResult<()> {

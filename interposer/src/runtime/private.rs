@@ -247,8 +247,7 @@ fn hand_over(world: &mut World, id: UnitId, address: u64, handles: Vec<Handle>) 
         arena.set_meaning(unit.base, unit.pages, Meaning::Nothing);
     }
     if let Some(region) = world.region_of_mut(address) {
-        let first = ((address - region.base) / PAGE) as usize;
-        for (slot, handle) in region.handles.iter_mut().skip(first).zip(handles) {
+        for (slot, handle) in region.handles_from_mut(address).zip(handles) {
             *slot = Some(handle);
         }
     }

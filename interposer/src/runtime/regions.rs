@@ -91,6 +91,16 @@ impl Region {
         self.handles.len() as u64
     }
 
+    /// What backs the pages from `address` on, to the region's end. The address is one of the region's.
+    pub(crate) fn handles_from(&self, address: u64) -> impl Iterator<Item = &Option<Handle>> {
+        self.handles.iter().skip(((address - self.base) / PAGE) as usize)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn handles_from_mut(&mut self, address: u64) -> impl Iterator<Item = &mut Option<Handle>> {
+        self.handles.iter_mut().skip(((address - self.base) / PAGE) as usize)
+    }
+
     /// Bytes of GPU memory that only this region holds.
     pub(crate) fn private_bytes(&self) -> u64 {
         self.handles.iter().flatten().filter(|handle| !handle.is_in_host()).count() as u64 * PAGE

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use flextensor_core::link::{LinkCurve, LinkPoint};
 use flextensor_core::phase::Phase;
-use flextensor_core::plan::{PassProfile, Plan, PlanNote, PlanRequest, StayReason, UnitInfo, plan_increment};
+use flextensor_core::plan::{PassProfile, Plan, PlanNote, PlanRequest, StayReason, plan_increment};
 use flextensor_core::units::{Bytes, ModelId, UnitId};
 
 use super::arena::{Meaning, PAGE, arena};
@@ -147,13 +147,9 @@ fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
     let ids: Vec<UnitId> = mine.iter().map(|unit| unit.id).collect();
     let units = mine
         .iter()
-        .map(|unit| UnitInfo {
-            id: unit.id,
-            name: unit.name(),
-            bytes: unit.bytes().min(unit.pages * PAGE),
-            pages: unit.pages,
-            splittable,
-            stay: unit.stay.or_else(|| hidden.contains(&unit.id).then_some(StayReason::Hidden)),
+        .map(|unit| {
+            let stay = unit.stay.or_else(|| hidden.contains(&unit.id).then_some(StayReason::Hidden));
+            unit.info(splittable, stay)
         })
         .collect();
     let placed: u64 = mine.iter().map(|unit| unit.pages * PAGE).sum();

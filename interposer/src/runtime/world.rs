@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-use flextensor_core::plan::StayReason;
+use flextensor_core::plan::{StayReason, UnitInfo};
 use flextensor_core::units::{ModelId, UnitId};
 
 use super::arena::PAGE;
@@ -60,6 +60,12 @@ impl Unit {
     /// Bytes of its weights.
     pub(crate) fn bytes(&self) -> u64 {
         self.members.iter().map(|m| (m.address, m.bytes)).collect::<BTreeMap<_, _>>().values().sum()
+    }
+
+    /// It as the planner sees it.
+    pub(crate) fn info(&self, splittable: bool, stay: Option<StayReason>) -> UnitInfo {
+        let bytes = self.bytes().min(self.pages * PAGE);
+        UnitInfo { id: self.id, name: self.name(), bytes, pages: self.pages, splittable, stay }
     }
 
     /// What the report calls it.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use flextensor_core::drift::repays;
-use flextensor_core::plan::{PassProfile, Placement, Plan, PlanRequest, RingRun, UnitInfo};
+use flextensor_core::plan::{PassProfile, Placement, Plan, PlanRequest, RingRun};
 use flextensor_core::simulate::simulate_shapes;
 use flextensor_core::units::{Bytes, GIB, UnitId};
 
@@ -224,17 +224,7 @@ fn asked(device: i32) -> Option<Asked> {
         budget,
         objective: planned::objective(),
         fixed_bytes: weights.saturating_sub(private),
-        units: units
-            .iter()
-            .map(|unit| UnitInfo {
-                id: unit.id,
-                name: unit.name(),
-                bytes: unit.bytes().min(unit.pages * PAGE),
-                pages: unit.pages,
-                splittable,
-                stay: None,
-            })
-            .collect(),
+        units: units.iter().map(|unit| unit.info(splittable, None)).collect(),
         passes: profiles.into_iter().map(|profile| switch::only(profile, &ids)).collect(),
         link,
         ring_override: super::super::config().ring_bytes,

@@ -227,15 +227,13 @@ fn take_private(world: &mut World, target: &Target) -> Vec<Handle> {
     let Some(region) = world.region_of_mut(target.base).filter(|_| target.demoted() > 0) else {
         return Vec::new();
     };
-    let first = ((target.tail() - region.base) / PAGE) as usize;
-    region.handles.iter_mut().skip(first).take(target.demoted() as usize).filter_map(Option::take).collect()
+    region.handles_from_mut(target.tail()).take(target.demoted() as usize).filter_map(Option::take).collect()
 }
 
 /// The region owns these pages at the beginning of the part.
 fn give_private(world: &mut World, target: &Target, handles: &[Handle]) {
     let Some(region) = world.region_of_mut(target.base) else { return };
-    let first = ((target.tail() - region.base) / PAGE) as usize;
-    for (slot, &handle) in region.handles.iter_mut().skip(first).zip(handles) {
+    for (slot, &handle) in region.handles_from_mut(target.tail()).zip(handles) {
         *slot = Some(handle);
     }
 }
@@ -326,9 +324,8 @@ fn placed_anew(
 fn begin_view(world: &mut World, target: &Target, view: u64, device: i32) -> CudaResult<()> {
     let pages = target.pages - target.after;
     let Some(region) = world.region_of_mut(target.base).filter(|_| pages > 0) else { return Ok(()) };
-    let first = ((target.base - region.base) / PAGE) as usize;
     let prefix: Vec<Handle> =
-        region.handles.iter().skip(first).take(pages as usize).copied().flatten().collect();
+        region.handles_from(target.base).take(pages as usize).copied().flatten().collect();
     region.views.push((view, pages * PAGE));
     map_private(view, &prefix)?;
     vmm::allow(view, (pages * PAGE) as usize, device)
