@@ -363,15 +363,14 @@ fn the_assembler_and_the_dumper_of_the_wheels_behave_the_same_and_say_no_more() 
         let object = folder.path().join("nothing.cubin");
         let assembled = run(
             &text(&tools.join("ptxas")),
-            &["-v", "-arch=sm_90", &text(&source), "-o", &text(&object)],
+            &["-arch=sm_90", &text(&source), "-o", &text(&object)],
             preloaded,
         );
         let dumped = run(&text(&tools.join("cuobjdump")), &["-elf", &text(&object)], preloaded);
         let bytes = std::fs::read(&object).expect("what ptxas made");
         std::fs::remove_file(&object).expect("the file is ours");
-        let said = |output: Output| (output.status.code(), output.stdout.len(), output.stderr.len());
         assert!(assembled.status.success() && dumped.status.success(), "{assembled:?} {dumped:?}");
-        (bytes, dumped.stdout.clone(), said(assembled), said(dumped))
+        (bytes, assembled, dumped)
     };
     assert_eq!(made(true), made(false));
 }
