@@ -205,7 +205,7 @@ fn sweep(calls: &[&str], code: &str) {
                 let fault = format!("{call}@{moment}{more}={code}");
                 let run = streamed("reads in any order").sim("FAULTS", &fault);
                 let run = run.sim("STRICT", "0").sim("LATE_US", "0");
-                survives(&run.limit(Duration::from_secs(20)).start(), &fault);
+                survives(&run.limit(Duration::from_secs(60)).start(), &fault);
             }
         }
     }

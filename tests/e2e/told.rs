@@ -12,7 +12,7 @@ pub(crate) fn story(name: &str) -> Run {
         .args([name])
         .sim("STRICT", "1")
         .sim("LATE_US", "500")
-        .limit(Duration::from_secs(30))
+        .limit(Duration::from_secs(120))
 }
 
 /// The same under the library, with weights that stream.

@@ -237,10 +237,10 @@ fn replans(scene: &Scene) -> (u64, u64) {
     (count("replans"), count("replans_given_up"))
 }
 
-/// Runs passes until a new plan is in force, or for some seconds.
+/// Runs passes until a new plan is in force, or for a minute: copies and threads share the cores of a busy machine, where four seconds were not enough.
 fn until_replanned(scene: &Scene, mut pass: impl FnMut() -> Done) -> Done {
     let begun = std::time::Instant::now();
-    while replans(scene) == (0, 0) && begun.elapsed() < std::time::Duration::from_secs(4) {
+    while replans(scene) == (0, 0) && begun.elapsed() < std::time::Duration::from_secs(60) {
         pass()?;
         scene.synchronize()?;
         std::thread::sleep(std::time::Duration::from_millis(2));
