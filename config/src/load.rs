@@ -13,7 +13,7 @@ use crate::error::{ConfigError, Origin};
 use crate::file::{ConfigFile, Given};
 use crate::options;
 use crate::row::Row;
-use crate::rules;
+use crate::rules::{self, Reader};
 use crate::value::{Raw, convert};
 
 /// The configuration of a process that was started with the library preloaded: its own variables, and the file that
@@ -73,7 +73,7 @@ pub fn preload(
             raw: Raw::Bool(false),
             origin: Origin::Variable("FT_ENABLED".to_owned()),
         })?;
-        return merge.finish();
+        return merge.finish(Reader::Library);
     }
     let environment = Environment::read(variables)?;
     if let Some(file) = file {
@@ -81,7 +81,7 @@ pub fn preload(
     }
     merge.warnings.extend(environment.warnings);
     merge.apply(&environment.entries)?;
-    merge.finish()
+    merge.finish(Reader::Library)
 }
 
 /// The Python interface's loader: keywords over variables over file over defaults. Off if there is no file and neither
@@ -103,7 +103,7 @@ pub fn load_config(
     merge.warnings.extend(environment.warnings);
     merge.apply(&environment.entries)?;
     merge.apply_keywords(keywords)?;
-    merge.finish()
+    merge.finish(Reader::Python)
 }
 
 /// The Python interface's constructor: keywords over defaults; on by default.
@@ -113,7 +113,7 @@ pub fn load_config(
 pub fn from_keywords(keywords: &[(String, Raw)]) -> Result<Config, ConfigError> {
     let mut merge = Merge::for_python();
     merge.apply_keywords(keywords)?;
-    merge.finish()
+    merge.finish(Reader::Python)
 }
 
 /// The configuration file that the variables name.
@@ -207,7 +207,7 @@ impl Merge {
         Ok(())
     }
 
-    fn finish(self) -> Result<Config, ConfigError> {
+    fn finish(self, reader: Reader) -> Result<Config, ConfigError> {
         let object: serde_json::Map<String, Value> =
             self.values.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
         // `convert` gives each value the type of its field; a test walks every row.
@@ -219,8 +219,10 @@ impl Merge {
         config.origins = self.origins;
         config.warnings = self.warnings;
         rules::check(&config)?;
-        rules::refuse_unsupported(&self.values, &config.origins)?;
-        config.warnings.extend(rules::without_effect(&self.values, &config));
+        rules::refuse_unsupported(&self.values, &config.origins, reader)?;
+        if reader == Reader::Library {
+            config.warnings.extend(rules::without_effect(&self.values, &config));
+        }
         Ok(config)
     }
 }

@@ -257,9 +257,30 @@ fn an_option_without_effect_is_refused_unless_it_is_at_its_default() {
         message,
         "FT_GPU_LIMIT: gpu_limit = \"8GiB\" is not supported yet; it waits for the process limit"
     );
-    for (name, value) in [("FT_CHECK", "1"), ("FT_TRANSFER_MODE", "raw_block_transfer")] {
+    for (name, value) in [("FT_CHECK", "1"), ("FT_PINNED_MEMORY", "0")] {
         assert!(refuse(&[(name, value)]).contains("is not supported yet"), "{name}");
     }
+}
+
+#[test]
+fn what_only_the_python_interface_does_is_taken_with_a_line_by_the_library() {
+    let config = with(&[("FT_TRANSFER_MODE", "raw_block_transfer")]).unwrap();
+    assert_eq!(
+        config.warnings,
+        ["FT_TRANSFER_MODE: transfer_mode has no effect outside the Python interface"]
+    );
+    let config = from_keywords(&keyword("transfer_mode", "raw_block_transfer")).unwrap();
+    assert!(config.warnings.is_empty());
+}
+
+#[test]
+fn the_python_interface_takes_what_programs_set_before_it_has_an_effect() {
+    for (key, raw) in [("pinned_memory", Raw::Bool(false)), ("shm_wait_timeout", Raw::Float(2.0))] {
+        assert!(from_keywords(&keyword(key, raw)).is_ok(), "{key}");
+    }
+    let message = from_keywords(&keyword("gpu_limit", "8GiB")).unwrap_err().to_string();
+    assert!(message.contains("waits for the process limit"), "{message}");
+    assert!(from_keywords(&keyword("num_blocks", 8)).unwrap().warnings.is_empty());
 }
 
 #[test]

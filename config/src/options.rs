@@ -9,7 +9,7 @@ use crate::choices::{
 };
 use crate::row::{
     Group, Kind, Row,
-    Support::{Later, Supported, ValuesLater},
+    Support::{Later, PythonOnly, PythonTakes, Supported, ValuesLater},
     row, unset,
 };
 
@@ -27,9 +27,7 @@ const POSITIVE: Kind = Kind::Float { above: 0.0, inclusive: false, most: f64::IN
 const NOT_NEGATIVE: Kind = Kind::Float { above: 0.0, inclusive: true, most: f64::INFINITY };
 const FRACTION: Kind = Kind::Float { above: 0.0, inclusive: false, most: 1.0 };
 
-const PYTHON_INTERFACE: &str = "the Python interface";
 const SHARED_SESSIONS: &str = "sessions that share host memory between processes";
-const DIAGNOSTICS: &str = "the diagnostic tables";
 
 /// The table.
 pub static GROUPS: &[Group] = &[
@@ -56,7 +54,7 @@ static CORE: &[Row] = &[
         "0",
         "0.1.0",
         "GPU that an offload manager works on.",
-        Later(PYTHON_INTERFACE),
+        PythonOnly,
     ),
     unset(
         "include_patterns",
@@ -145,7 +143,7 @@ static HOST_MEMORY: &[Row] = &[
         "true",
         "0.1.0",
         "Keep streamed weights in pinned host memory; off = pageable memory, slow.",
-        Later("pageable staging"),
+        PythonTakes("pageable staging"),
     ),
     row(
         "pinned_memory_mode",
@@ -161,14 +159,14 @@ static HOST_MEMORY: &[Row] = &[
         "false",
         "0.1.0",
         "Keep streamed weights in POSIX shared memory.",
-        Later(SHARED_SESSIONS),
+        PythonTakes(SHARED_SESSIONS),
     ),
     unset(
         "shm_namespace",
         Kind::Text,
         "0.1.0",
         "Base name of the shared memory; needed when shm_enabled is on.",
-        Later(SHARED_SESSIONS),
+        PythonTakes(SHARED_SESSIONS),
     ),
     row(
         "shm_wait_timeout",
@@ -176,7 +174,7 @@ static HOST_MEMORY: &[Row] = &[
         "0.0",
         "0.1.0",
         "Seconds that a follower waits for the creator; 0 = no limit.",
-        Later(SHARED_SESSIONS),
+        PythonTakes(SHARED_SESSIONS),
     ),
 ];
 
@@ -219,7 +217,7 @@ static PHASES: &[Row] = &[
         "view",
         "0.1.0",
         "How weights are put in place while profiling. torch_function needs transfer_mode = strategy.",
-        Later(PYTHON_INTERFACE),
+        PythonOnly,
     ),
     unset(
         "profile_storage_dir",
@@ -236,7 +234,7 @@ static PHASES: &[Row] = &[
         "false",
         "0.1.0",
         "Use forwards that torch.compile can trace through. Needs a block transfer mode.",
-        Later(PYTHON_INTERFACE),
+        PythonOnly,
     ),
 ];
 
@@ -262,7 +260,7 @@ static PLANNING: &[Row] = &[
         "allocation_block_transfer",
         "0.1.0",
         "How the Python interface describes transfers; the two block modes are the same ring.",
-        Later(PYTHON_INTERFACE),
+        PythonOnly,
     ),
     row(
         "num_blocks",
@@ -288,7 +286,7 @@ static PLANNING: &[Row] = &[
         "warn",
         "0.1.0",
         "What happens when the end of a captured piece must wait for copies.",
-        Later("piecewise graph capture"),
+        PythonTakes("piecewise graph capture"),
     ),
 ];
 
@@ -322,7 +320,7 @@ static DIAGNOSIS: &[Row] = &[
         "false",
         "0.1.0",
         "Log transfer, duration and block tables after planning.",
-        Later(DIAGNOSTICS),
+        PythonOnly,
     ),
     row(
         "enable_instrumentation",
@@ -330,7 +328,7 @@ static DIAGNOSIS: &[Row] = &[
         "false",
         "0.1.0",
         "Write the arguments of each component to instrumentation_output_dir.",
-        Later(DIAGNOSTICS),
+        PythonOnly,
     ),
     row(
         "instrumentation_output_dir",
@@ -338,7 +336,7 @@ static DIAGNOSIS: &[Row] = &[
         ".flextensor/instrumentation",
         "0.1.0",
         "Folder for enable_instrumentation.",
-        Later(DIAGNOSTICS),
+        PythonOnly,
     ),
     row(
         "offload_timing",
@@ -346,7 +344,7 @@ static DIAGNOSIS: &[Row] = &[
         "off",
         "0.1.0",
         "Measure transfer, compute and wait times of each pass. Needs a block transfer mode.",
-        Later("timing reports"),
+        PythonOnly,
     ),
 ];
 

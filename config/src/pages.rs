@@ -72,6 +72,10 @@ fn limit(row: &Row) -> Option<String> {
         Support::ValuesLater(values, waits_for) => {
             Some(format!("Not supported yet: {} waits for {waits_for}.", values.join(", ")))
         }
+        Support::PythonOnly => Some("Only in programs that use the Python interface.".to_owned()),
+        Support::PythonTakes(waits_for) => Some(format!(
+            "Not supported yet: waits for {waits_for}; the Python interface takes it without effect."
+        )),
     }
 }
 

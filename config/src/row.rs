@@ -43,6 +43,12 @@ pub enum Support {
     Later(&'static str),
     /// Only these values are refused; the text names what they wait for.
     ValuesLater(&'static [&'static str], &'static str),
+    /// It does what its doc line says in programs that use the Python interface; the library alone takes it and says
+    /// that it has no effect.
+    PythonOnly,
+    /// The Python interface takes any value, so that programs that set it keep running, and says at `offload()` that it
+    /// has no effect yet; the library alone refuses any value but the default. The text names what it waits for.
+    PythonTakes(&'static str),
 }
 
 /// One option.

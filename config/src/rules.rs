@@ -12,6 +12,15 @@ use crate::options::all;
 use crate::row::{Row, Support};
 use crate::value::{Raw, convert};
 
+/// Who asks for the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// The preloaded library.
+    Library,
+    /// The Python interface.
+    Python,
+}
+
 /// Checks the rules in a fixed order.
 ///
 /// # Errors
@@ -95,11 +104,15 @@ fn refuse(config: &Config, keys: &[&'static str], needs: String) -> Result<(), C
 pub(crate) fn refuse_unsupported(
     values: &BTreeMap<&'static str, Value>,
     origins: &BTreeMap<&'static str, Origin>,
+    reader: Reader,
 ) -> Result<(), ConfigError> {
     for row in all() {
         let value = &values[row.key];
         let waits_for = match row.support {
             Support::Later(waits_for) if !is_default(row, value) => waits_for,
+            Support::PythonTakes(waits_for) if reader == Reader::Library && !is_default(row, value) => {
+                waits_for
+            }
             Support::ValuesLater(refused, waits_for) if refused.iter().any(|word| value == word) => waits_for,
             _ => continue,
         };
@@ -114,16 +127,21 @@ pub(crate) fn refuse_unsupported(
     Ok(())
 }
 
-/// Options that somebody changed although nothing asks for them here, each as one line.
+/// Options that somebody changed although they change nothing here, each as one line. The Python interface has its own
+/// moment to say so.
 pub(crate) fn without_effect(values: &BTreeMap<&'static str, Value>, config: &Config) -> Vec<String> {
-    if config.load_strategy.is_some() {
-        return Vec::new();
-    }
     let of_strategies = ["transfer_budget_scale", "num_blocks", "min_blocks"];
-    let changed = all().filter(|row| of_strategies.contains(&row.key) && !is_default(row, &values[row.key]));
-    let lines = changed.map(|row| {
+    let why = |row: &Row| match row.support {
+        Support::PythonOnly => Some("outside the Python interface"),
+        _ if config.load_strategy.is_none() && of_strategies.contains(&row.key) => {
+            Some("without load_strategy: our planner chooses by itself")
+        }
+        _ => None,
+    };
+    let changed = all().filter(|row| !is_default(row, &values[row.key]));
+    let lines = changed.filter_map(|row| {
         let origin = config.origins.get(row.key).unwrap_or(&Origin::Default);
-        format!("{origin}: {} has no effect without load_strategy: our planner chooses by itself", row.key)
+        why(row).map(|why| format!("{origin}: {} has no effect {why}", row.key))
     });
     lines.collect()
 }

@@ -24,7 +24,7 @@ mod _native {
         report_json, silence, wants, weight_private,
     };
     #[pymodule_export]
-    use crate::configuration::{check_configuration, option_table, select};
+    use crate::configuration::{check_configuration, option_table, resolve_configuration, select};
     #[pymodule_export]
     use crate::marks::{Mark, PassHook, SearchHook, inside_a_pass, pass_begin, pass_end};
     #[pymodule_export]

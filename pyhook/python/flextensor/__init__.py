@@ -1,15 +1,49 @@
 """flextensor: runs PyTorch programs whose weights do not fit the GPU memory budget.
 
-The program itself needs nothing from here: it is started by `flextensor run`. This module answers
-questions about the running process; arriving in an unchanged program is left to `hook`, the command line
-to `cli`. Importing it loads neither torch nor the native module.
+A program that is started by `flextensor run` needs nothing from here: arriving in it is left to `hook`, the command
+line to `cli`. Programs that want a say use the names below: each is imported from its module when it is first asked
+for, so that importing the package loads neither torch nor the native module. Defined here are only the questions
+about the running process.
 """
 
+import importlib as _importlib
 import json as _json
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flextensor.config import OffloadConfig as OffloadConfig
+    from flextensor.config import load_config as load_config
+    from flextensor.config import load_config_from_env as load_config_from_env
+    from flextensor.config import load_config_from_file as load_config_from_file
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "is_active", "phase", "report"]
+
+# The public names by the module that defines them.
+_NAMES = {
+    "config": ("OffloadConfig", "load_config", "load_config_from_env", "load_config_from_file"),
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = [
+    "__version__",
+    "is_active",
+    "phase",
+    "report",
+    *_HOME,
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _HOME.get(name)
+    if module is None:
+        raise AttributeError(f"module 'flextensor' has no attribute {name!r}")
+    value = getattr(_importlib.import_module(f"flextensor.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})
+
 
 _PHASES = {0: "NOT_INITIALIZED", 1: "DISCOVERY", 2: "PROFILING", 3: "INFERENCE"}
 
