@@ -12,10 +12,12 @@
 //! | `parameters` | values of parameters, and what is wrong with them |
 //! | `question`, `transfer` | what strategies are asked; how long copies take |
 //! | `window`, `blocks`, `estimate` | when copies start, where they go, what that costs |
+//! | `allocation` | layers into blocks of limited capacity, for those who plan blocks by hand |
 //! | `on_ring` | from a selection to a [`Plan`](crate::plan::Plan) |
 //! | all others | one strategy, or one way of searching, each |
 
 mod adaptive;
+mod allocation;
 mod blocks;
 mod budget_fill;
 mod estimate;
@@ -39,6 +41,7 @@ use std::fmt;
 use crate::error::CoreError;
 use crate::plan::PlanRequest;
 
+pub use allocation::allocate;
 pub use blocks::{Assignment, Blocks};
 pub use estimate::{Candidate, Estimate, Selection};
 pub use on_ring::Planned;
@@ -46,7 +49,7 @@ pub use parameters::{Parameters, Value};
 pub use question::{Layer, Question, Tensor};
 pub use registry::{by_name, from_options, names};
 pub use transfer::TransferCurve;
-pub use window::{Window, has_transfer_gaps};
+pub use window::{Transfer, Window, has_transfer_gaps, rearrange};
 
 /// A way to choose what is streamed. Deterministic: the same question gets the same answer.
 pub trait Strategy: fmt::Debug + Send + Sync {

@@ -2,7 +2,7 @@
 //!
 //! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks,
 //! [`shape`] tells forwards apart, [`configuration`] is the option table and the patterns, [`plan`] answers what-if
-//! questions. Which modules and
+//! questions, [`strategies`] is core's strategies. Which modules and
 //! tensors matter is decided in `python/flextensor/`; what happens to them, in the interposer.
 
 mod bridge;
@@ -11,6 +11,7 @@ mod configuration;
 mod marks;
 mod plan;
 mod shape;
+mod strategies;
 
 /// The whole surface of the module, as `python/flextensor/_native.pyi` describes it.
 #[pyo3::pymodule]
@@ -31,4 +32,9 @@ mod _native {
     use crate::plan::{WhatIf, plot_results};
     #[pymodule_export]
     use crate::shape::{hash_inputs, set_tensor_type};
+    #[pymodule_export]
+    use crate::strategies::{
+        TransferTimes, allocate_blocks, assign_blocks, rearrange_transfers, strategy_check, strategy_judge,
+        strategy_names, strategy_select, window_ms,
+    };
 }

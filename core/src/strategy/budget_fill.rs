@@ -12,7 +12,7 @@ use std::cmp::{Ordering, Reverse};
 
 use super::estimate::{self, streamed_bytes};
 use super::evolve::{Effort, SEED};
-use super::global_offload::{ASSIGNMENTS, optimized};
+use super::global_offload::{ASSIGNMENTS, DISTRIBUTION_WEIGHT};
 use super::parameters::Reader;
 use super::{Assignment, Candidate, Estimate, Question, Selection, Strategy, StrategyError, Window, scale};
 
@@ -47,6 +47,7 @@ pub(super) struct BudgetFill {
     threshold: u64,
     scale: f64,
     optimized: bool,
+    distribution_weight: f64,
     solvers: Solvers,
 }
 
@@ -77,13 +78,18 @@ impl BudgetFill {
     fn with(name: &'static str, reader: &mut Reader<'_>, solvers: Solvers) -> BudgetFill {
         let blocks = reader.whole("n_blocks", 0, 0);
         reader.require(blocks != 1, "n_blocks", i64::from(blocks), "0 (as few as serve best) or 2 and more");
-        let blocks = blocks as usize;
+        let (least, most) = if blocks == 0 { BLOCKS } else { (blocks as usize, blocks as usize) };
+        let least = reader.whole("min_blocks", least as u32, 2);
+        let most = reader.whole("max_blocks", most as u32, 2);
+        let allowed = format!("at most max_blocks, which is {most}");
+        reader.require(least <= most, "min_blocks", i64::from(least), &allowed);
         BudgetFill {
             name,
-            blocks: if blocks == 0 { BLOCKS } else { (blocks, blocks) },
+            blocks: (least as usize, most as usize),
             threshold: reader.mebibytes("threshold_mb", 1.0),
             scale: reader.positive("scale", 1.0),
             optimized: reader.choice("assignment_strategy", false, &ASSIGNMENTS),
+            distribution_weight: reader.part("distribution_weight", DISTRIBUTION_WEIGHT),
             solvers,
         }
     }
@@ -92,13 +98,22 @@ impl BudgetFill {
     pub(super) fn candidate(blocks: (usize, usize), threshold: u64, scale: f64) -> BudgetFill {
         let effort = Effort { population: 20, epochs: 60, patience: 20, seed: SEED };
         let solvers = Solvers { greedy: true, layers: Some(effort), tensors: None };
-        BudgetFill { name: FACADE, blocks, threshold, scale, optimized: false, solvers }
+        BudgetFill {
+            name: FACADE,
+            blocks,
+            threshold,
+            scale,
+            optimized: false,
+            distribution_weight: DISTRIBUTION_WEIGHT,
+            solvers,
+        }
     }
 
     fn assignments(&self) -> Vec<Assignment> {
         let (least, most) = self.blocks;
         if self.optimized {
-            return vec![optimized(least, most)];
+            let distribution_weight = self.distribution_weight;
+            return vec![Assignment::OptimizedRoundRobin { least, most, distribution_weight }];
         }
         (least..=most).map(|blocks| Assignment::StrictRoundRobin { blocks }).collect()
     }

@@ -96,6 +96,31 @@ impl Selection {
     }
 }
 
+impl Selection {
+    /// A selection that was made elsewhere: tensors, blocks and starts (all by layer, a start that is not before its layer means the pass before)
+    /// as given, with what they cost. Without a start a copy begins one layer before it is read.
+    #[must_use]
+    pub fn given(
+        solver: &str,
+        question: &Question,
+        streamed: Vec<Vec<usize>>,
+        blocks: Blocks,
+        starts: Vec<Option<usize>>,
+    ) -> Selection {
+        let bytes = streamed_bytes(question, &streamed);
+        let layers = question.layers.len();
+        let positions = bytes.iter().enumerate().map(|(layer, bytes)| {
+            let start = starts.get(layer).copied().flatten().filter(|start| *start < layers);
+            let start = start.unwrap_or((layer + layers - 1) % layers.max(1));
+            (*bytes > 0).then_some(if start < layer { layers + start } else { start })
+        });
+        let positions: Vec<Option<usize>> = positions.collect();
+        let estimate = estimate(question, &bytes, &blocks, &positions);
+        let starts = positions.into_iter().map(|start| start.map(|at| at % layers.max(1))).collect();
+        Selection { streamed, blocks, starts, estimate, solver: solver.to_owned(), candidates: Vec::new() }
+    }
+}
+
 /// Bytes that every layer streams.
 pub(super) fn streamed_bytes(question: &Question, streamed: &[Vec<usize>]) -> Vec<u64> {
     let layers = question.layers.iter().zip(streamed);
@@ -199,6 +224,22 @@ mod tests {
         assert!((found.overhead - 1.0 / 4.0).abs() < 1e-12, "{found:?}");
         assert_eq!((found.peak_bytes, found.streamed_bytes), (125 * MIB, 75 * MIB));
         assert!(found.valid);
+    }
+
+    #[test]
+    fn a_selection_made_elsewhere_is_judged_by_the_same_rules() {
+        let question = question(&[(50, 1.0), (50, 1.0), (25, 2.0)]);
+        let blocks = |of: [Option<usize>; 3]| Blocks { of_layer: of.to_vec(), bytes: vec![50 * MIB; 2] };
+        let streamed = vec![vec![], vec![0], vec![0]];
+        let given = |of, starts: Vec<Option<usize>>| {
+            Selection::given("theirs", &question, streamed.clone(), blocks(of), starts)
+        };
+        let apart = given([None, Some(0), Some(1)], vec![None, Some(0), Some(1)]);
+        let made = Selection::new("ours", &question, streamed.clone(), TWO, Window::SingleLayer);
+        assert_eq!((apart.estimate.overhead, apart.starts), (made.estimate.overhead, made.starts));
+        assert!(apart.estimate.valid);
+        assert!(!given([None, Some(0), Some(0)], vec![None, Some(0), Some(1)]).estimate.valid);
+        assert_eq!(given([None, Some(0), Some(1)], Vec::new()).starts, [None, Some(0), Some(1)]);
     }
 
     #[test]

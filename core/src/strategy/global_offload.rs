@@ -15,22 +15,30 @@ pub(super) const ASSIGNMENTS: [(&str, bool); 4] = [
     ("StrictRoundRobin", false),
 ];
 
-/// How blocks are given, as the parameters `n_blocks`, `min_blocks`, `max_blocks` and `assignment_strategy` say.
+/// What long times before a block is used again count where nothing else is asked for.
+pub(super) const DISTRIBUTION_WEIGHT: f64 = 0.5;
+
+/// How blocks are given, as the parameters `n_blocks`, `min_blocks`, `max_blocks`, `assignment_strategy` and `distribution_weight` say.
 pub(super) fn read_assignment(reader: &mut Reader<'_>) -> Assignment {
     let blocks = reader.whole("n_blocks", 4, 2);
     let least = reader.whole("min_blocks", 2, 2);
     let most = reader.whole("max_blocks", blocks, 2);
     let allowed = format!("at most max_blocks, which is {most}");
     reader.require(least <= most, "min_blocks", i64::from(least), &allowed);
+    let distribution_weight = reader.part("distribution_weight", DISTRIBUTION_WEIGHT);
     match reader.choice("assignment_strategy", true, &ASSIGNMENTS) {
-        true => optimized(least as usize, most as usize),
+        true => Assignment::OptimizedRoundRobin {
+            least: least as usize,
+            most: most as usize,
+            distribution_weight,
+        },
         false => Assignment::StrictRoundRobin { blocks: blocks as usize },
     }
 }
 
 /// The optimised assignment with its usual weight.
 pub(super) fn optimized(least: usize, most: usize) -> Assignment {
-    Assignment::OptimizedRoundRobin { least, most, distribution_weight: 0.5 }
+    Assignment::OptimizedRoundRobin { least, most, distribution_weight: DISTRIBUTION_WEIGHT }
 }
 
 #[derive(Debug)]
