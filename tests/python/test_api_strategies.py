@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 from conftest import PACKAGE
-
 from flextensor import strategy
 from flextensor.memory_transfer_interpolator import MemoryTransferInterpolator
 from flextensor.strategy import LayerStatistics, TensorStatistics
@@ -287,9 +286,9 @@ def test_adaptive_tells_what_every_candidate_cost():
     adaptive.compute(eight(1.0), LINK, 256 * MIB)
     assert [each.strategy_name for each in adaptive.all_scores] == [*names, "BudgetFill"]
     assert adaptive.selected_strategy_name == "BudgetFill"
-    assert strategy.AdaptiveStrategy(loader_type="strategy")._ask(eight(3.0), LINK, None).candidates[0][0] == (
-        "KnapsackStrategy"
-    )
+    assert strategy.AdaptiveStrategy(loader_type="strategy")._ask(eight(3.0), LINK, None).candidates[0][
+        0
+    ] == ("KnapsackStrategy")
 
 
 def test_budget_fill_tells_which_solver_won():

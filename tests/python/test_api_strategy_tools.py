@@ -4,8 +4,6 @@ nor a GPU is needed."""
 import logging
 
 import pytest
-from test_api_strategies import LINK, MIB, eight
-
 from flextensor import diagnostics, strategy
 from flextensor.collectors import LayerStatisticsCollector
 from flextensor.memory_block_planner import MemoryBlockPlanner
@@ -23,6 +21,7 @@ from flextensor.strategy_operations import (
     remove_layers_compound,
     strategy_has_transfer_gaps,
 )
+from test_api_strategies import LINK, MIB, eight
 
 
 def planner(*sizes):
@@ -228,7 +227,9 @@ def test_the_tables_say_what_was_measured_and_decided(caplog):
     assert [record.levelno for record in caplog.records] == [logging.INFO, logging.INFO, diagnostics.NOTICE]
     assert "64.00 MiB" in transfers.message and "26.21 GB/s" in transfers.message
     first, second = durations.message.splitlines()[-2:]
-    assert all(text in first for text in ("layers.0", "3.000 ms", "5.000 ms", "4.000 ms", "1.414 ms", "35.4%"))
+    assert all(
+        text in first for text in ("layers.0", "3.000 ms", "5.000 ms", "4.000 ms", "1.414 ms", "35.4%")
+    )
     assert "layers.1" in second and "0" in second
     assert blocks.message.startswith("Block Assignment: Mine")
     assert "block 1: 64.00 MiB, filled by layers.1, layers.3, layers.5" in blocks.message

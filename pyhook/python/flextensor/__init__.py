@@ -15,12 +15,40 @@ if TYPE_CHECKING:
     from flextensor.config import load_config as load_config
     from flextensor.config import load_config_from_env as load_config_from_env
     from flextensor.config import load_config_from_file as load_config_from_file
+    from flextensor.strategy import AdaptiveKnapsackStrategy as AdaptiveKnapsackStrategy
+    from flextensor.strategy import AdaptiveStrategy as AdaptiveStrategy
+    from flextensor.strategy import BudgetFillGreedyStrategy as BudgetFillGreedyStrategy
+    from flextensor.strategy import BudgetFillLayerDEStrategy as BudgetFillLayerDEStrategy
+    from flextensor.strategy import BudgetFillStrategy as BudgetFillStrategy
+    from flextensor.strategy import BudgetFillTensorDEStrategy as BudgetFillTensorDEStrategy
+    from flextensor.strategy import GlobalOffloadStrategy as GlobalOffloadStrategy
+    from flextensor.strategy import GlobalTensorSelectionStrategy as GlobalTensorSelectionStrategy
+    from flextensor.strategy import GreedyStrategy as GreedyStrategy
+    from flextensor.strategy import KnapsackBlockStrategy as KnapsackBlockStrategy
+    from flextensor.strategy import KnapsackStrategy as KnapsackStrategy
+    from flextensor.strategy import NthLayerStrategy as NthLayerStrategy
+    from flextensor.strategy import Strategy as Strategy
 
 __version__ = "0.1.0"
 
 # The public names by the module that defines them.
 _NAMES = {
     "config": ("OffloadConfig", "load_config", "load_config_from_env", "load_config_from_file"),
+    "strategy": (
+        "AdaptiveKnapsackStrategy",
+        "AdaptiveStrategy",
+        "BudgetFillGreedyStrategy",
+        "BudgetFillLayerDEStrategy",
+        "BudgetFillStrategy",
+        "BudgetFillTensorDEStrategy",
+        "GlobalOffloadStrategy",
+        "GlobalTensorSelectionStrategy",
+        "GreedyStrategy",
+        "KnapsackBlockStrategy",
+        "KnapsackStrategy",
+        "NthLayerStrategy",
+        "Strategy",
+    ),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [

@@ -109,7 +109,9 @@ def format_block_table(
         for block, labels in sorted(data.allocation_ordered.items())
     ]
     streamed = sum(nbytes.values())
-    return "\n".join([text, *blocks, f"  streamed {size(streamed)} a pass, blocks {size(sum(data.block_sizes.values()))}"])
+    return "\n".join(
+        [text, *blocks, f"  streamed {size(streamed)} a pass, blocks {size(sum(data.block_sizes.values()))}"]
+    )
 
 
 def log_tables(

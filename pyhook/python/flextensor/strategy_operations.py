@@ -126,7 +126,9 @@ def rearrange_transfers(
     position = {label: at for at, label in enumerate(labels)}
     for label in (*transfer_to_compute_map, *transfer_to_compute_map.values()):
         if label not in position:
-            raise ValueError(f"transfer_to_compute_map names the layer {label!r}, which layer_stats does not have")
+            raise ValueError(
+                f"transfer_to_compute_map names the layer {label!r}, which layer_stats does not have"
+            )
     for label in transfer_to_compute_map:
         if label not in label_to_block_id:
             raise ValueError(f"label_to_block_id gives no block to {label!r}")

@@ -147,7 +147,9 @@ class Question:
             if not chosen:
                 continue
             start = selection["starts"][at]
-            if at == 0 or start is None or start >= at:  # during the pass before, whose last layer copies for nobody else
+            if (
+                at == 0 or start is None or start >= at
+            ):  # during the pass before, whose last layer copies for nobody else
                 transfers.append((len(self.layers) - 1, at))
                 continue
             start = max(start, first_free)
@@ -173,7 +175,9 @@ def _blocks(result: StrategyResult, sizes: list[int], copied_by: dict[int, str])
         streaming = [at for at, size in enumerate(sizes) if size]
         taken = _native.assign_blocks('{"StrictRoundRobin": {"blocks": 2}}', [sizes[at] for at in streaming])
         of_layer = dict(zip(streaming, taken, strict=True))
-        bytes_of = [max((sizes[at] for at in streaming if of_layer[at] == block), default=0) for block in (0, 1)]
+        bytes_of = [
+            max((sizes[at] for at in streaming if of_layer[at] == block), default=0) for block in (0, 1)
+        ]
         return {"of_layer": [of_layer.get(at) for at in range(len(sizes))], "bytes": bytes_of}
     missing = sorted(label for label in copied_by.values() if label not in data.label_to_block_id)
     if missing:

@@ -35,7 +35,9 @@ class OptimizedRoundRobinAssignment:
         if min_blocks < 2:
             raise ValueError(f"min_blocks is {min_blocks}: allowed is 2 or more")
         if max_blocks < min_blocks:
-            raise ValueError(f"max_blocks is {max_blocks}: allowed is at least min_blocks, which is {min_blocks}")
+            raise ValueError(
+                f"max_blocks is {max_blocks}: allowed is at least min_blocks, which is {min_blocks}"
+            )
         if not 0 <= distribution_weight <= 1:
             raise ValueError(f"distribution_weight is {distribution_weight}: allowed is a number from 0 to 1")
         self.min_blocks = min_blocks

@@ -97,4 +97,6 @@ class GlobalTensorSelectionStrategy(CoreStrategy):
     def core_parameters(self) -> dict[str, Any]:
         """The parameters that core takes."""
         assignment = parameters_of(self.assignment_strategy, self.n_blocks)
-        return super().core_parameters() | assignment | {"transfer_window": parameter_of(self.transfer_window)}
+        return (
+            super().core_parameters() | assignment | {"transfer_window": parameter_of(self.transfer_window)}
+        )

@@ -1,5 +1,6 @@
 """What a result costs, for comparing several."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -59,4 +60,4 @@ def _violations(result: StrategyResult, layer_stats: list[LayerStatistics]) -> i
         key=lambda label: position.get(data.transfer_to_compute_map.get(label, label), math.inf),
     )
     blocks = [data.label_to_block_id[label] for label in order]
-    return sum(1 for one, other in zip(blocks, blocks[1:], strict=False) if one == other)
+    return sum(1 for one, other in itertools.pairwise(blocks) if one == other)
