@@ -11,10 +11,14 @@ import json as _json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flextensor.benchmark_tensor_mode import BenchmarkReplace as BenchmarkReplace
+    from flextensor.benchmark_tensor_mode import PreloadToDevice as PreloadToDevice
+    from flextensor.benchmark_tensor_mode import TensorBenchmarkMode as TensorBenchmarkMode
     from flextensor.config import OffloadConfig as OffloadConfig
     from flextensor.config import load_config as load_config
     from flextensor.config import load_config_from_env as load_config_from_env
     from flextensor.config import load_config_from_file as load_config_from_file
+    from flextensor.host_pinning import PinnedMemoryMode as PinnedMemoryMode
     from flextensor.strategy import AdaptiveKnapsackStrategy as AdaptiveKnapsackStrategy
     from flextensor.strategy import AdaptiveStrategy as AdaptiveStrategy
     from flextensor.strategy import BudgetFillGreedyStrategy as BudgetFillGreedyStrategy
@@ -33,7 +37,9 @@ __version__ = "0.1.0"
 
 # The public names by the module that defines them.
 _NAMES = {
+    "benchmark_tensor_mode": ("BenchmarkReplace", "PreloadToDevice", "TensorBenchmarkMode"),
     "config": ("OffloadConfig", "load_config", "load_config_from_env", "load_config_from_file"),
+    "host_pinning": ("PinnedMemoryMode",),
     "strategy": (
         "AdaptiveKnapsackStrategy",
         "AdaptiveStrategy",
