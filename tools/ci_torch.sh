@@ -29,4 +29,6 @@ if [ ! -e "$ready" ]; then
     LD_LIBRARY_PATH="$venv/stubs" "$venv/bin/python" -c 'import torch; assert not torch.cuda.is_available()' >&2 || fail "import failed"
     touch "$ready"
 fi
+# Environments of earlier versions have not got it; the tests of loading are skipped without it.
+"$venv/bin/python" -c 'import safetensors' 2>/dev/null || "$venv/bin/python" -m pip install --quiet --disable-pip-version-check safetensors >&2 || true
 echo "$venv"

@@ -2,7 +2,7 @@
 //!
 //! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks,
 //! [`shape`] tells forwards apart, [`configuration`] is the option table and the patterns, [`plan`] answers what-if
-//! questions, [`strategies`] is core's strategies. Which modules and
+//! questions, [`strategies`] is core's strategies, [`profiles`] checks profile files. Which modules and
 //! tensors matter is decided in `python/flextensor/`; what happens to them, in the interposer.
 
 mod bridge;
@@ -10,6 +10,7 @@ mod calls;
 mod configuration;
 mod marks;
 mod plan;
+mod profiles;
 mod shape;
 mod strategies;
 
@@ -30,6 +31,8 @@ mod _native {
     use crate::marks::{Mark, PassHook, SearchHook, inside_a_pass, pass_begin, pass_end};
     #[pymodule_export]
     use crate::plan::{WhatIf, plot_results};
+    #[pymodule_export]
+    use crate::profiles::profile_checked;
     #[pymodule_export]
     use crate::shape::{hash_inputs, set_tensor_type};
     #[pymodule_export]

@@ -8,16 +8,16 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the torch that tools/ci_torch.sh installs")
 
-from flextensor import BenchmarkReplace, PinnedMemoryMode, PreloadToDevice, TensorBenchmarkMode, host_pinning
-from flextensor.collectors import LayerStatistics, TensorStatistics
-from flextensor.host_pinning import (
+from flextensor import BenchmarkReplace, PinnedMemoryMode, PreloadToDevice, TensorBenchmarkMode, host_pinning  # noqa: E402
+from flextensor.collectors import LayerStatistics, TensorStatistics  # noqa: E402
+from flextensor.host_pinning import (  # noqa: E402
     HostPinner,
     HostPinRegistry,
     NoOpHostPinner,
     is_available,
     make_host_pinner,
 )
-from flextensor.memory_transfer_benchmark import benchmark_memory_transfers, sizes_to_measure
+from flextensor.memory_transfer_benchmark import benchmark_memory_transfers, sizes_to_measure  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -126,7 +126,7 @@ def test_a_failed_release_says_so_and_can_be_tried_again(cudart, caplog, monkeyp
 def test_a_refused_registration_is_an_error_and_is_not_tracked(cudart):
     registry, tensor = HostPinRegistry(), torch.zeros(4)
     cudart.refuse = 2
-    with pytest.raises(RuntimeError, match="16 bytes .* code 2"):
+    with pytest.raises(RuntimeError, match=r"16 bytes .* code 2"):
         registry.pin_in_place(tensor)
     assert not registry.is_registered(address(tensor))
 

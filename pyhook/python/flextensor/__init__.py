@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flextensor.config import load_config_from_env as load_config_from_env
     from flextensor.config import load_config_from_file as load_config_from_file
     from flextensor.host_pinning import PinnedMemoryMode as PinnedMemoryMode
+    from flextensor.profile_loading import load_model_from_profile as load_model_from_profile
     from flextensor.strategy import AdaptiveKnapsackStrategy as AdaptiveKnapsackStrategy
     from flextensor.strategy import AdaptiveStrategy as AdaptiveStrategy
     from flextensor.strategy import BudgetFillGreedyStrategy as BudgetFillGreedyStrategy
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from flextensor.strategy import KnapsackStrategy as KnapsackStrategy
     from flextensor.strategy import NthLayerStrategy as NthLayerStrategy
     from flextensor.strategy import Strategy as Strategy
+    from flextensor.tensor_manager import TensorManager as TensorManager
 
 __version__ = "0.1.0"
 
@@ -40,6 +42,7 @@ _NAMES = {
     "benchmark_tensor_mode": ("BenchmarkReplace", "PreloadToDevice", "TensorBenchmarkMode"),
     "config": ("OffloadConfig", "load_config", "load_config_from_env", "load_config_from_file"),
     "host_pinning": ("PinnedMemoryMode",),
+    "profile_loading": ("load_model_from_profile",),
     "strategy": (
         "AdaptiveKnapsackStrategy",
         "AdaptiveStrategy",
@@ -55,6 +58,7 @@ _NAMES = {
         "NthLayerStrategy",
         "Strategy",
     ),
+    "tensor_manager": ("TensorManager",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [

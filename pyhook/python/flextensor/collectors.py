@@ -8,6 +8,9 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+NANOSECONDS = 6
+"""Decimals of a time in milliseconds: no more are kept, so that files and numbers are the same."""
+
 
 @dataclass(frozen=True)
 class TensorStatistics:
@@ -75,7 +78,7 @@ class LayerStatisticsCollector:
             LayerStatistics(
                 label,
                 [tensors[number] for number in samples.tensor_ids if number in tensors],
-                statistics.median(samples.durations_ms) if samples.durations_ms else 0.0,
+                round(statistics.median(samples.durations_ms), NANOSECONDS) if samples.durations_ms else 0.0,
             )
             for label, samples in self._layers.items()
         ]
