@@ -84,6 +84,11 @@ impl Config {
         }
     }
 
+    /// Bytes that the process may hold on a GPU with `total_bytes` of memory; `None` = no limit. Not capped at the total.
+    pub fn gpu_limit_for(&self, device: u32, total_bytes: u64) -> Option<u64> {
+        self.gpu_limit.as_ref().and_then(|limit| limit.amount(device)).map(|amount| amount.of(total_bytes))
+    }
+
     /// Bytes of host memory that may be pinned on a machine with `total_bytes`; `None` = no limit.
     pub fn host_mem_limit_for(&self, total_bytes: u64) -> Option<u64> {
         self.host_mem_limit.map(|amount| amount.of(total_bytes))

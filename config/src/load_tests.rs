@@ -209,11 +209,25 @@ fn two_budgets_must_say_the_same() {
 }
 
 #[test]
-fn latency_mode_takes_no_budget_and_fit_is_not_there_yet() {
-    assert_eq!(with(&[("FT_MODE", "latency")]).unwrap().mode, MemoryMode::Latency);
-    assert!(refuse(&[("FT_MODE", "latency"), ("FT_MAX_GPU_MEM", "8GiB")]).contains("max_gpu_mem is set"));
-    let message = refuse(&[("FT_MODE", "fit")]);
-    assert_eq!(message, "FT_MODE: mode = \"fit\" is not supported yet; it waits for automatic fitting");
+fn latency_and_fit_mode_take_no_budget() {
+    for (word, mode) in [("latency", MemoryMode::Latency), ("fit", MemoryMode::Fit)] {
+        assert_eq!(with(&[("FT_MODE", word)]).unwrap().mode, mode);
+        let message = refuse(&[("FT_MODE", word), ("FT_MAX_GPU_MEM", "8GiB")]);
+        assert!(message.contains(&format!("{word} means no budget, but max_gpu_mem is set")), "{message}");
+    }
+}
+
+#[test]
+fn the_limit_of_the_process_is_taken_for_each_gpu_like_a_budget() {
+    let limit = |text: &str| with(&[("FT_GPU_LIMIT", text)]).unwrap();
+    assert_eq!(limit("8GiB").gpu_limit_for(3, 80 * GIB), Some(8 * GIB));
+    assert_eq!(limit("50%").gpu_limit_for(0, 80 * GIB), Some(40 * GIB));
+    let each = limit("0:8GiB,1:25%");
+    assert_eq!(
+        [0, 1, 2].map(|device| each.gpu_limit_for(device, 80 * GIB)),
+        [Some(8 * GIB), Some(20 * GIB), None]
+    );
+    assert_eq!(with(&[]).unwrap().gpu_limit_for(0, 80 * GIB), None);
 }
 
 #[test]
@@ -252,10 +266,10 @@ fn an_option_without_effect_is_refused_unless_it_is_at_its_default() {
         let text = row.default.unwrap_or("none");
         assert!(with(&[(&row.env_name(), text)]).is_ok(), "{} = {text}", row.key);
     }
-    let message = refuse(&[("FT_GPU_LIMIT", "8GiB")]);
-    assert_eq!(
-        message,
-        "FT_GPU_LIMIT: gpu_limit = \"8GiB\" is not supported yet; it waits for the process limit"
+    let message = refuse(&[("FT_SHM_ENABLED", "1"), ("FT_SHM_NAMESPACE", "run")]);
+    assert!(
+        message.starts_with("FT_SHM_ENABLED: shm_enabled = true is not supported yet; it waits for sessions"),
+        "{message}"
     );
     for (name, value) in [("FT_CHECK", "1"), ("FT_PINNED_MEMORY", "0")] {
         assert!(refuse(&[(name, value)]).contains("is not supported yet"), "{name}");
@@ -278,8 +292,8 @@ fn the_python_interface_takes_what_programs_set_before_it_has_an_effect() {
     for (key, raw) in [("pinned_memory", Raw::Bool(false)), ("shm_wait_timeout", Raw::Float(2.0))] {
         assert!(from_keywords(&keyword(key, raw)).is_ok(), "{key}");
     }
-    let message = from_keywords(&keyword("gpu_limit", "8GiB")).unwrap_err().to_string();
-    assert!(message.contains("waits for the process limit"), "{message}");
+    let message = from_keywords(&keyword("check", true)).unwrap_err().to_string();
+    assert!(message.contains("waits for the check mode"), "{message}");
     assert!(from_keywords(&keyword("num_blocks", 8)).unwrap().warnings.is_empty());
 }
 

@@ -9,7 +9,7 @@ use crate::choices::{
 };
 use crate::row::{
     Group, Kind, Row,
-    Support::{Later, PythonOnly, PythonTakes, Supported, ValuesLater},
+    Support::{Later, PythonOnly, PythonTakes, Supported},
     row, unset,
 };
 
@@ -93,16 +93,17 @@ static GPU_MEMORY: &[Row] = &[
         "gpu_limit",
         Kind::Budget,
         "0.1.0",
-        "Most GPU memory that the whole process may hold.",
-        Later("the process limit"),
+        "Most GPU memory that the whole process may hold: weights, other allocations of the program, and 1/64 of the GPU (at most 512 MiB) for each context. What programs \
+         are told of GPU memory is told within it, and weights make room before anything is refused.",
+        Supported,
     ),
     row(
         "mode",
         Kind::Choice(MemoryMode::NAMES),
         "auto",
         "0.1.0",
-        "auto = keep the budget if one is set; fit = find a budget that fits the GPU; latency = no budget, and what can be streamed without losing 1 % of time is.",
-        ValuesLater(&["fit"], "automatic fitting"),
+        "auto = keep the budget if one is set, else fit; fit = everything stays on the GPU, and nothing is streamed, until memory runs short: then as many weights as must are, until memory is free again; latency = no budget, and what can be streamed without losing 1 % of time is.",
+        Supported,
     ),
     row(
         "budget_while_loading",
@@ -372,6 +373,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::row::Support::ValuesLater;
     use crate::value::{Raw, convert};
 
     #[test]

@@ -82,8 +82,8 @@ fn budgets(config: &Config) -> Result<(), ConfigError> {
         .zip([config.max_gpu_mem.is_some(), config.max_gpu_mem_fraction.is_some()])
         .find_map(|(key, set)| set.then_some(key));
     match budget {
-        Some(key) if config.mode == MemoryMode::Latency => {
-            refuse(config, &["mode"], format!("latency means no budget, but {key} is set"))
+        Some(key) if matches!(config.mode, MemoryMode::Latency | MemoryMode::Fit) => {
+            refuse(config, &["mode"], format!("{} means no budget, but {key} is set", config.mode.as_str()))
         }
         _ => Ok(()),
     }

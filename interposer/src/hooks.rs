@@ -19,6 +19,7 @@ mod launch;
 mod memory;
 mod module;
 mod node;
+mod physical;
 mod shell;
 mod start;
 
@@ -32,18 +33,30 @@ hooks! {
     always fn cuGetProcAddress_v2(symbol: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_uint) => start::proc_address_with_status;
 
     // memory
-    /// Large allocations become managed regions
+    /// Large allocations become managed regions; small ones are counted, and limited by `gpu_limit`
     hook fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytes: usize) => memory::alloc;
     /// Regions are given back when their users have ended
     hook fn cuMemFree_v2(dptr: CUdeviceptr) => memory::free;
-    /// Pitched allocations stay with the driver; counted
+    /// Pitched allocations stay with the driver; counted, and limited by `gpu_limit`
     hook fn cuMemAllocPitch_v2(dptr: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint) => memory::alloc_pitch;
     /// A region reports its first address and the size that was asked for
     hook fn cuMemGetAddressRange_v2(base: *mut CUdeviceptr, size: *mut usize, dptr: CUdeviceptr) => memory::address_range;
-    /// Watched: the truth is what the program should see
+    /// Under `gpu_limit` a device has that much memory
     hook fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) => memory::info;
     /// Virtual memory has no legacy handle: a region that is exported needs an answer
     hook fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, dptr: CUdeviceptr) => memory::ipc_handle;
+
+    // physical memory of the program's own: counted, and limited by `gpu_limit`
+    /// Physical memory is made
+    hook fn cuMemCreate(handle: *mut CUmemGenericAllocationHandle, bytes: usize, properties: *const AllocationProperties, flags: c_ulonglong) => physical::create;
+    /// A handle is released
+    hook fn cuMemRelease(handle: CUmemGenericAllocationHandle) => physical::release;
+    /// A handle is given out once more
+    hook fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, address: *mut c_void) => physical::retain;
+    /// A mapping keeps its memory
+    hook fn cuMemMap(address: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong) => physical::map;
+    /// Mappings let go of their memory
+    hook fn cuMemUnmap(address: CUdeviceptr, bytes: usize) => physical::unmap;
 
     // copies and fills: uses and writes of regions that no launch shows
     /// Copy between any two addresses

@@ -6,6 +6,7 @@
 //! our business (with a counted reason), or failed with a code that the program understands. Our own driver calls go through typed pointers of
 //! their own (`ffi`) and never through a hook. Before the first successful `cuInit` nothing of this happens: the library is inert.
 
+mod account;
 #[cfg_attr(test, allow(dead_code, reason = "exported only outside unit tests"))]
 mod api;
 mod backend;

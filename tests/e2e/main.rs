@@ -12,6 +12,7 @@ mod launch_cost;
 mod loading;
 mod options;
 mod paging;
+mod pressure;
 mod profile_file;
 mod replan;
 mod threads;

@@ -86,6 +86,25 @@ pub(crate) const STREAM_PER_THREAD: CUstream = std::ptr::without_provenance_mut(
 #[cfg(test)]
 pub(crate) const STREAM_LEGACY: CUstream = std::ptr::without_provenance_mut(1);
 
+/// `CUmemAllocationProp`, as far as we read it: what a program may fill with values that our enums do not know is plain numbers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the driver's field names, documented in cuda.h")]
+pub(crate) struct AllocationProperties {
+    pub(crate) kind: c_uint,
+    pub(crate) handle_types: c_uint,
+    pub(crate) location_kind: c_uint,
+    pub(crate) location_id: c_int,
+}
+
+impl AllocationProperties {
+    /// The GPU that the memory is on; none for host memory, and for what a later driver may know.
+    pub(crate) fn device(&self) -> Option<i32> {
+        (self.location_kind == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as c_uint)
+            .then_some(self.location_id)
+    }
+}
+
 /// Memory type numbers in the copy descriptors below (`CUmemorytype`).
 pub(crate) mod memory_type {
     #![allow(dead_code, reason = "the driver's whole list")]

@@ -3,23 +3,25 @@
 
 #![expect(unsafe_code, reason = "typed calls into the driver")]
 
-use super::capture;
 use super::real::driver;
-use super::result::CudaResult;
+use super::result::{CudaError, CudaResult};
 use super::types::*;
+use super::{capture, context};
+use crate::account::{self, blocks};
 
 /// One physical allocation; it lives until it is released *and* unmapped everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Handle {
     raw: CUmemGenericAllocationHandle,
-    /// Pinned host memory instead of a GPU's.
-    in_host: bool,
+    /// Where the memory is; none = pinned host memory instead of a GPU's.
+    device: Option<i32>,
+    bytes: u32,
 }
 
 impl Handle {
     /// Whether it is host memory, which kernels read over the link.
     pub(crate) fn is_in_host(self) -> bool {
-        self.in_host
+        self.device.is_none()
     }
 }
 
@@ -32,14 +34,19 @@ fn host_location() -> CUmemLocation {
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 }
 }
 
-/// Takes `bytes` (a multiple of the granularity) of GPU memory of `device`.
-pub(crate) fn create(device: i32, bytes: usize) -> CudaResult<Handle> {
-    create_at(location(device), bytes).map(|raw| Handle { raw, in_host: false })
+/// Takes `bytes` (a multiple of the granularity, below 4 GiB) of GPU memory of `device`, as far as the process may have so much.
+pub(crate) fn create(device: i32, bytes: u32) -> CudaResult<Handle> {
+    if !account::take(device, bytes.into()) {
+        return Err(CudaError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+    }
+    let made = create_at(location(device), bytes as usize);
+    made.map(|raw| Handle { raw, device: Some(device), bytes })
+        .inspect_err(|_| account::give_back(device, bytes.into()))
 }
 
 /// Takes `bytes` (a multiple of the granularity) of pinned host memory that can be mapped like a GPU's. About 5 GB/s, however many threads ask.
-pub(crate) fn create_in_host(bytes: usize) -> CudaResult<Handle> {
-    create_at(host_location(), bytes).map(|raw| Handle { raw, in_host: true })
+pub(crate) fn create_in_host(bytes: u32) -> CudaResult<Handle> {
+    create_at(host_location(), bytes as usize).map(|raw| Handle { raw, device: None, bytes })
 }
 
 fn create_at(location: CUmemLocation, bytes: usize) -> CudaResult<CUmemGenericAllocationHandle> {
@@ -53,10 +60,14 @@ fn create_at(location: CUmemLocation, bytes: usize) -> CudaResult<CUmemGenericAl
     Ok(handle)
 }
 
-/// Gives up our hold on the memory; mappings of it keep it alive.
+/// Gives up our hold on the memory; mappings of it keep it alive, but it does not count as ours any more.
 pub(crate) fn release(handle: Handle) -> CudaResult<()> {
     // SAFETY: the handle came from `create`; a double release is an error code, no fault.
-    capture::relaxed(|| unsafe { driver().cuMemRelease(handle.raw) }).ok()
+    capture::relaxed(|| unsafe { driver().cuMemRelease(handle.raw) }).ok()?;
+    if let Some(device) = handle.device {
+        account::give_back(device, handle.bytes.into());
+    }
+    Ok(())
 }
 
 /// Reserves `bytes` of addresses, aligned to `align` (0 = the driver's choice), at `hint` if that is free (0 = anywhere).
@@ -103,16 +114,29 @@ fn allow_at(address: u64, bytes: usize, who: &[CUmemLocation]) -> CudaResult<()>
     capture::relaxed(|| unsafe { driver().cuMemSetAccess(address, bytes, list.as_ptr(), list.len()) }).ok()
 }
 
-/// The driver's own allocation, for memory that no page of ours has to move under.
+/// The driver's own allocation on the current device, for memory that no page of ours has to move under.
 pub(crate) fn plain_alloc(bytes: usize) -> CudaResult<u64> {
+    let (device, context) = (context::device()?, context::current()?);
+    let counted = blocks::counted(bytes as u64);
+    if !account::take(device, counted) {
+        return Err(CudaError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+    }
     let mut address = 0;
     // SAFETY: the pointer is to a local that lives through the call.
-    capture::relaxed(|| unsafe { driver().cuMemAlloc_v2(&mut address, bytes) }).ok()?;
-    Ok(address)
+    let made = capture::relaxed(|| unsafe { driver().cuMemAlloc_v2(&mut address, bytes) }).ok();
+    match made {
+        Ok(()) => blocks::keep(address, device, context, counted),
+        Err(_) => account::give_back(device, counted),
+    }
+    made.map(|()| address)
 }
 
 /// Gives back what `plain_alloc` returned.
 pub(crate) fn plain_free(address: u64) -> CudaResult<()> {
-    // SAFETY: the driver checks the address; that nobody uses the memory is the caller's promise.
-    capture::relaxed(|| unsafe { driver().cuMemFree_v2(address) }).ok()
+    let free = || {
+        // SAFETY: the driver checks the address; that nobody uses the memory is the caller's promise.
+        let freed = capture::relaxed(|| unsafe { driver().cuMemFree_v2(address) }).ok();
+        (freed, freed.is_ok())
+    };
+    blocks::free(address, free).unwrap_or(Err(CudaError(CUresult::CUDA_ERROR_INVALID_VALUE)))
 }

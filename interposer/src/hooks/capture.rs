@@ -9,11 +9,7 @@ use crate::runtime::{graphs, streaming};
 /// `begin` makes the stream capture. What it carries now is marked before: events that are recorded later would be the capture's.
 fn begun(stream: CUstream, begin: impl FnOnce() -> CUresult) -> Outcome {
     streaming::forget_stream(Stream::from(stream));
-    let code = begin();
-    if code.is_success() {
-        graphs::capture_began();
-    }
-    Outcome::Done(code)
+    Outcome::Done(graphs::begin_capture(begin))
 }
 
 pub(super) fn begin(call: &Call<unsafe extern "C" fn(CUstream) -> CUresult>, stream: CUstream) -> Outcome {

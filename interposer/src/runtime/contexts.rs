@@ -8,6 +8,7 @@ use super::regions::Region;
 use super::streaming::{MAX_DEVICES, ring_of};
 use super::world::{UnitState, World, world};
 use super::{gate, learn, replan, snapshot, verify};
+use crate::account;
 use crate::ffi::context::{self, Context};
 use crate::log;
 
@@ -64,7 +65,7 @@ fn forget(context: Context, alive: bool) {
     forget_models(&mut world, context);
     let here = |region: &&Region| region.context == context;
     let bases: Vec<u64> = world.regions.values().filter(here).map(|region| region.base).collect();
-    let Some(arena) = arena() else { return };
+    let Some(arena) = arena() else { return account::forget_context(context) };
     let mut gone = Vec::new();
     for base in bases {
         let Some(region) = world.regions.remove(&base) else { continue };
@@ -97,6 +98,7 @@ fn forget(context: Context, alive: bool) {
         model.units.retain(|unit| !gone.contains(unit));
     }
     drop(world);
+    account::forget_context(context);
     log::debug!("a context ended with {} units", gone.len());
     learn::recorder(|recorder| recorder.forget_units(&gone));
 }

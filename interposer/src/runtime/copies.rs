@@ -40,14 +40,19 @@ pub(crate) fn handle(stream: Stream, operands: &[Operand], mut issue: impl FnMut
             Err(code) => Outcome::Fail(code),
         };
     }
-    if operands.iter().all(|operand| !shows(arena, operand)) {
+    if operands.iter().all(|operand| !arena.contains(operand.address)) {
         return Outcome::Bypass(Reason::NotManaged);
     }
     loop {
+        // What means nothing may become a streamed weight behind a closed gate; other meanings change without one.
+        let seen = gate::openings();
         let shown = units_of(arena, operands);
         let inside = gate::enter();
-        if units_of(arena, operands) != shown {
+        if gate::openings() != seen || units_of(arena, operands) != shown {
             continue;
+        }
+        if shown.is_empty() {
+            return Outcome::Done(issue());
         }
         match attempt(stream, &shown, &mut issue) {
             Ok(code) => return Outcome::Done(code),
@@ -133,11 +138,6 @@ fn hit_of(meaning: Meaning, writes: bool) -> Option<Hit> {
     let Meaning::Streamed(unit) = meaning else { return None };
     let access = if writes { Access::Write } else { Access::Read };
     Some(Hit { unit, access, certainty: Certainty::Live, hold: false, can_redirect: false })
-}
-
-fn shows(arena: &Arena, operand: &Operand) -> bool {
-    arena.contains(operand.address)
-        && pages(arena, operand).any(|address| arena.meaning(address) != Meaning::Nothing)
 }
 
 /// Addresses of the operand's pages in the arena. A length that makes no sense is the driver's to refuse.

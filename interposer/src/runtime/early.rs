@@ -37,6 +37,12 @@ pub(super) fn stream(id: ModelId) {
     }
 }
 
+/// Whether weights of models that are learnt are streamed on the device.
+pub(super) fn is_streaming(device: i32) -> bool {
+    let world = world();
+    models().iter().filter_map(|id| world.models.get(id)).any(|model| model.device == device)
+}
+
 /// A pass of a model begins that is being learnt.
 pub(super) fn pass_begins(id: ModelId, device: i32, shape: u64, stream: Option<Stream>) {
     if models().contains(&id)

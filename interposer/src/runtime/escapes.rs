@@ -99,17 +99,18 @@ fn search_row_if_mapped(arena: &Arena, start: u64, bytes: usize) -> Result<(), C
 
 /// The word goes where no launch shows it.
 fn escapes(arena: &Arena, address: u64) -> Result<(), CUresult> {
-    match arena.meaning(address) {
-        // It may be named a weight later.
-        Meaning::Nothing | Meaning::InHost if arena.contains(address) => {
-            if let Some(region) = world().region_of_mut(address) {
-                region.stay = Some(StayReason::Escaped);
+    loop {
+        match arena.meaning(address) {
+            // It may be named a weight later.
+            meaning @ (Meaning::Nothing | Meaning::InHost) if arena.contains(address) => {
+                if world().keep_region(arena, address, meaning, StayReason::Escaped) {
+                    return Ok(());
+                }
             }
-            Ok(())
-        }
-        Meaning::Nothing | Meaning::InHost => Ok(()),
-        Meaning::Learning(unit) | Meaning::Streamed(unit) => {
-            private::keep(unit, StayReason::Escaped, Why::Escaped).map_err(CUresult::from)
+            Meaning::Nothing | Meaning::InHost => return Ok(()),
+            Meaning::Learning(unit) | Meaning::Streamed(unit) => {
+                return private::keep(unit, StayReason::Escaped, Why::Escaped).map_err(CUresult::from);
+            }
         }
     }
 }

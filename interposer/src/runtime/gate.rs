@@ -1,8 +1,8 @@
-//! The gate between launches that show weights and the remapping of those weights: whoever remaps closes it and waits until no launch is
-//! half-way. Who remaps, and what has to be drained on the GPU besides, is left to `switch` and `private`.
+//! The gate between calls that show managed memory and the remapping of weights in it: whoever remaps closes it and waits until no launch is
+//! half-way. Memory that means nothing to a launch counts too: a resident weight becomes a streamed one behind the closed gate. Who remaps, and what has to be drained on the GPU besides, is left to `switch` and `private`.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// One thread's count of launches between check and enqueue. Leaked, so that a thread may end while it is being looked at.
@@ -11,6 +11,7 @@ struct Passage {
 }
 
 static CLOSED: AtomicBool = AtomicBool::new(false);
+static OPENINGS: AtomicU64 = AtomicU64::new(0);
 static PASSAGES: Mutex<Vec<&'static Passage>> = Mutex::new(Vec::new());
 static CLOSER: Mutex<()> = Mutex::new(());
 static OPENING: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
@@ -37,6 +38,11 @@ impl Drop for Inside {
     fn drop(&mut self) {
         self.0.inside.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// How often the gate has opened. What was looked up before it was entered still stands if this has not changed since.
+pub(crate) fn openings() -> u64 {
+    OPENINGS.load(Ordering::SeqCst)
 }
 
 /// Enters; waits while the gate is closed by another thread.
@@ -78,6 +84,7 @@ impl Drop for Closed {
     fn drop(&mut self) {
         let _ = CLOSING.try_with(|cell| cell.set(false));
         let _opening = OPENING.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        OPENINGS.fetch_add(1, Ordering::SeqCst);
         CLOSED.store(false, Ordering::SeqCst);
         OPENING.1.notify_all();
     }

@@ -8,7 +8,7 @@ use super::arena::{Arena, Meaning, arena};
 use super::launch::Launch;
 use super::private::Why;
 use super::scan::Parameters;
-use super::{private, world};
+use super::{gate, private, world};
 use crate::ffi::stream::{self, Stream};
 use crate::ffi::types::{CUfunction, CUresult, CUstream, c_void};
 use crate::outcome::Outcome;
@@ -16,9 +16,14 @@ use crate::outcome::Outcome;
 /// Captures that began and have not ended.
 static CAPTURES: AtomicUsize = AtomicUsize::new(0);
 
-/// A capture began (`+1`) or ended (`-1`).
-pub(crate) fn capture_began() {
-    CAPTURES.fetch_add(1, Ordering::Relaxed);
+/// Lets `begin` make a stream capture, at a moment when no pages move: whoever moves pages waits for the whole GPU, which no capture survives.
+pub(crate) fn begin_capture(begin: impl FnOnce() -> CUresult) -> CUresult {
+    let _inside = gate::enter();
+    let code = begin();
+    if code.is_success() {
+        CAPTURES.fetch_add(1, Ordering::SeqCst);
+    }
+    code
 }
 
 /// A capture ended, with or without a graph.
@@ -29,7 +34,7 @@ pub(crate) fn capture_ended() {
 
 /// Whether any stream captures now.
 pub(crate) fn any_capture() -> bool {
-    CAPTURES.load(Ordering::Relaxed) > 0
+    CAPTURES.load(Ordering::SeqCst) > 0
 }
 
 /// Whether this stream captures. Asked of the driver only while there is a capture: other streams join one by events.
@@ -55,16 +60,21 @@ pub(crate) fn capture_launch(
 
 /// Makes what these addresses show private, and keeps it so: also memory that is no weight yet, if it ever becomes one.
 pub(crate) fn keep(shown: impl Iterator<Item = (Meaning, u64)>) -> Result<(), CUresult> {
-    for (meaning, address) in shown {
-        match meaning {
-            Meaning::Nothing | Meaning::InHost => {
-                if let Some(region) = world::world().region_of_mut(address) {
-                    region.stay = Some(StayReason::GraphHeld);
+    let Some(arena) = arena() else { return Ok(()) };
+    for (mut meaning, address) in shown {
+        loop {
+            match meaning {
+                Meaning::Nothing | Meaning::InHost => {
+                    if world::world().keep_region(arena, address, meaning, StayReason::GraphHeld) {
+                        break;
+                    }
+                }
+                Meaning::Learning(unit) | Meaning::Streamed(unit) => {
+                    private::keep(unit, StayReason::GraphHeld, Why::Graph).map_err(CUresult::from)?;
+                    break;
                 }
             }
-            Meaning::Learning(unit) | Meaning::Streamed(unit) => {
-                private::keep(unit, StayReason::GraphHeld, Why::Graph).map_err(CUresult::from)?;
-            }
+            meaning = arena.meaning(address);
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use super::regions::Region;
 use super::streaming::ring_of;
 use super::switch::Request;
 use super::world::{Unit, UnitState, World, world};
-use super::{gate, overflow, passes};
+use super::{gate, graphs, overflow, passes};
 use crate::ffi::context::{self, Context};
 use crate::ffi::result::CudaError;
 use crate::ffi::vmm::Handle;
@@ -142,4 +142,63 @@ pub(super) fn leave_room(device: i32) {
             return log::info!("no more room can be made on GPU {device}: {error}");
         }
     }
+}
+
+/// An allocation has no room, and weights of the device are still being learnt: the last named of them go to host memory, where they are right however they are
+/// read, and are streamed from the next pass on. Returns the bytes that became free, at least `least`; the calling thread is not inside the gate.
+///
+/// # Errors
+/// A sentence; everything is where it was then, as far as it could be brought back.
+pub(super) fn give_way(device: i32, least: u64, wanted: u64) -> Result<u64, String> {
+    let _closed = gate::close();
+    if graphs::any_capture() {
+        return Err("a graph is captured".to_owned());
+    }
+    let (units, bytes) = learnt(&world(), device, wanted);
+    if bytes < least {
+        return Err(format!("weights that are learnt could free {}", Bytes(bytes)));
+    }
+    if !overflow::host_has_room(bytes) {
+        return Err("host memory has no room for weights that are learnt".to_owned());
+    }
+    context::synchronize().map_err(|error| format!("waiting for the GPU failed: {error}"))?;
+    overflow::note_short(device);
+    let mut world = world();
+    let mut gone = 0;
+    for (at, &(address, pages, context)) in units.iter().enumerate() {
+        let fresh = overflow::pages(pages, context);
+        match fresh.and_then(|fresh| exchange_pages(&mut world, device, address, fresh)) {
+            Ok(()) => gone += pages * PAGE,
+            Err(_) if gone >= least => return Ok(gone),
+            Err(error) => {
+                for &(address, pages, _) in &units[..at] {
+                    bring_home(&mut world, device, address, pages, &mut Vec::new());
+                }
+                return Err(format!("weights that are learnt could not go to host memory: {error}"));
+            }
+        }
+    }
+    Ok(gone)
+}
+
+/// Addresses, pages and contexts of the last named units of a device that are learnt and may move, and their bytes: as many as `wanted` bytes need.
+fn learnt(world: &World, device: i32, wanted: u64) -> (Vec<(u64, u64, Context)>, u64) {
+    let read = passes::read_through_pointers(world);
+    let may_go = |unit: &&Unit| {
+        let stay = unit.stay.or_else(|| world.region_of(unit.base).and_then(|region| region.stay));
+        unit.device == device
+            && unit.state == UnitState::Learning
+            && stay.is_none()
+            && !read.contains(&unit.id)
+            && pages_at(world, unit.base, unit.pages).is_empty()
+    };
+    let (mut units, mut bytes) = (Vec::new(), 0);
+    for unit in world.units.iter().rev().filter(may_go) {
+        if bytes >= wanted {
+            break;
+        }
+        bytes += unit.pages * PAGE;
+        units.push((unit.base, unit.pages, unit.context));
+    }
+    (units, bytes)
 }

@@ -274,7 +274,7 @@ fn map(device: i32, address: u64, pages: &[Handle]) -> CudaResult<()> {
 pub(super) fn gpu_pages(device: i32, count: u64) -> CudaResult<Vec<Handle>> {
     let mut pages = Vec::with_capacity(count as usize);
     for _ in 0..count {
-        match vmm::create(device, PAGE as usize) {
+        match vmm::create(device, PAGE as u32) {
             Ok(page) => pages.push(page),
             Err(error) => {
                 release(pages);

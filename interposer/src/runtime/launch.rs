@@ -68,18 +68,31 @@ pub(crate) fn handle(
     if graphs::is_capturing(launch.stream) {
         return graphs::capture_launch(arena, parameters, || issue(launch.pointers, launch.extra));
     }
-    let mut any = false;
-    // SAFETY: the parameters are those of the launch that the program makes now.
-    unsafe { parameters.each_weight(arena, |_| any = true) };
-    if !any {
-        return Outcome::Bypass(Reason::NotManaged);
+    let mut seen = gate::openings();
+    loop {
+        let (mut managed, mut any) = (false, false);
+        let look = |found: Found| (managed, any) = (true, any || found.meaning != Meaning::Nothing);
+        // SAFETY: the parameters are those of the launch that the program makes now.
+        unsafe { parameters.each_address(arena, look) };
+        if !managed {
+            return Outcome::Bypass(Reason::NotManaged);
+        }
+        if any {
+            break;
+        }
+        let _inside = gate::enter();
+        if gate::openings() == seen {
+            return Outcome::Done(issue(launch.pointers, launch.extra));
+        }
+        seen = gate::openings();
     }
     let mut scratch = SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let code = loop {
+        seen = gate::openings();
         scratch.found.clear();
         // SAFETY: as above.
         unsafe { parameters.each_weight(arena, |found| scratch.found.push(found)) };
-        if let Some(code) = attempt(arena, launch, parameters, &mut scratch, &mut issue) {
+        if let Some(code) = attempt((arena, seen), launch, parameters, &mut scratch, &mut issue) {
             break code;
         }
     };
@@ -95,9 +108,10 @@ fn unparsed() -> Outcome {
     }
 }
 
-/// One try. None when meanings changed under it, so that it has to look again.
+/// One try. None when meanings changed under it, so that it has to look again: what means nothing may have become a streamed weight behind a closed gate, others
+/// change without one.
 fn attempt(
-    arena: &Arena,
+    (arena, seen): (&Arena, u64),
     launch: Launch,
     parameters: Parameters,
     scratch: &mut Scratch,
@@ -105,7 +119,8 @@ fn attempt(
 ) -> Option<CUresult> {
     let inside = gate::enter();
     // What was found before the gate may have been remapped meanwhile.
-    if scratch.found.iter().any(|found| arena.meaning(found.address) != found.meaning) {
+    let changed = |found: &Found| arena.meaning(found.address) != found.meaning;
+    if gate::openings() != seen || scratch.found.iter().any(changed) {
         return None;
     }
     for found in scratch.found.iter().filter(|found| found.meaning == Meaning::InHost) {

@@ -1,24 +1,93 @@
-//! Allocation and release: large allocations become regions, and go when their users have ended.
+//! Allocation and release: large allocations become regions, and go when their users have ended; others are the driver's, and counted.
 //! What becomes of weights in them is decided elsewhere.
 
 use super::arena::{Meaning, arena, arena_or_reserve};
+use super::pressure::{self, Wish};
 use super::regions::Region;
 use super::streaming::{StreamedUnit, ring_of};
 use super::world::{UnitState, World, world};
-use super::{gate, learn, overflow, switch, verify};
+use super::{gate, learn, limit, overflow, switch, verify};
 use flextensor_core::units::UnitId;
 
-use crate::ffi::context;
-use crate::ffi::result::CudaResult;
+use crate::account::{self, blocks, handles};
+use crate::ffi::context::{self, Context};
+use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::types::CUresult;
 use crate::log;
 
 /// Makes a region of `bytes` on the current device and returns its first address.
 pub(crate) fn alloc(bytes: u64) -> CudaResult<u64> {
     let arena = arena_or_reserve()?;
-    let base = overflow::make_region(arena, bytes, context::device()?, context::current()?)?;
+    let (device, context) = (context::device()?, context::current()?);
+    limit::look(device, context);
+    let base = pressure::satisfy(
+        Wish { device, bytes },
+        || overflow::make_region(arena, bytes, device, context),
+        || overflow::stand_in(arena, bytes, device, context),
+    )?;
     super::python::look_around();
     Ok(base)
+}
+
+/// Lets the driver make an allocation of `bytes` on the current device that is no region. `make` returns the driver's code, and the address.
+pub(crate) fn alloc_elsewhere(bytes: u64, mut make: impl FnMut() -> (CUresult, u64)) -> CUresult {
+    let (Ok(device), Ok(context)) = (context::device(), context::current()) else { return make().0 };
+    limit::look(device, context);
+    let counted = blocks::counted(bytes);
+    let attempt = || {
+        taken(device, counted, || {
+            let (code, address) = make();
+            code.ok().map(|()| address)
+        })
+    };
+    match pressure::satisfy(Wish { device, bytes }, attempt, || None) {
+        Ok(address) => {
+            blocks::keep(address, device, context, counted);
+            CUresult::CUDA_SUCCESS
+        }
+        Err(error) => error.into(),
+    }
+}
+
+/// Lets the driver make physical memory of `bytes` on a device, for the program to map. `make` returns the driver's code, and the handle.
+pub(crate) fn create_elsewhere(
+    device: i32,
+    bytes: u64,
+    mut make: impl FnMut() -> (CUresult, u64),
+) -> CUresult {
+    limit::look(device, context::current().unwrap_or(Context::NONE));
+    let attempt = || {
+        taken(device, bytes, || {
+            let (code, handle) = make();
+            code.ok().map(|()| handle)
+        })
+    };
+    match pressure::satisfy(Wish { device, bytes }, attempt, || None) {
+        Ok(handle) => {
+            handles::created(handle, device, bytes);
+            CUresult::CUDA_SUCCESS
+        }
+        Err(error) => error.into(),
+    }
+}
+
+/// Makes what takes so many bytes of a device, as far as the process may have them.
+fn taken<T>(device: i32, bytes: u64, make: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
+    if !account::take(device, bytes) {
+        return Err(CudaError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+    }
+    make().inspect_err(|_| account::give_back(device, bytes))
+}
+
+/// What the program is told of the current device's memory, as (free, total), where the driver says these.
+pub(crate) fn told(free: u64, total: u64) -> (u64, u64) {
+    match (context::device(), context::current()) {
+        (Ok(device), Ok(context)) => {
+            limit::look(device, context);
+            limit::told(device, free, total)
+        }
+        _ => (free, total),
+    }
 }
 
 /// Frees the region at `address`. None if the address is not in the arena at all.

@@ -2,7 +2,6 @@
 //! model that is larger than the GPU, or than its budget, can be built, moved and cast; kernels read and write host pages over the link.
 //! What becomes of host pages when a plan is made is `hosted`'s matter.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
@@ -12,10 +11,10 @@ use super::arena::{Arena, Meaning, PAGE};
 use super::regions::Region;
 use super::streaming::MAX_DEVICES;
 use super::world::{World, world};
-use super::{config, hosted, python, shadow, touched};
+use super::{config, hosted, limit, pressure, python, shadow, touched};
 use crate::ffi::context::{self, Context};
 use crate::ffi::device;
-use crate::ffi::result::{CudaError, CudaResult};
+use crate::ffi::result::CudaResult;
 use crate::ffi::types::CUresult;
 use crate::ffi::vmm::{self, Handle};
 use crate::log;
@@ -37,11 +36,6 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// GPU bytes of regions that are being made, by device.
 static CLAIMED: Mutex<[u64; MAX_DEVICES]> = Mutex::new([0; MAX_DEVICES]);
-
-thread_local! {
-    /// Bytes of the allocation that this thread was last refused.
-    static LAST_REFUSED: Cell<u64> = const { Cell::new(0) };
-}
 
 /// A forward of a named model begins on the device.
 pub(super) fn forward_began(device: i32) {
@@ -83,8 +77,8 @@ fn claim(device: i32, bytes: u64) -> Option<Claim> {
         if budget(device).is_some_and(|budget| gpu_bytes(device) + taken > budget) {
             return None;
         }
-        let memory = device::free_and_total_memory();
-        if memory.is_ok_and(|(free, total)| (free as u64) < taken + total as u64 / ROOM_WHILE_LOADING) {
+        let memory = limit::free_and_total(device);
+        if memory.is_ok_and(|(free, total)| free < taken + total / ROOM_WHILE_LOADING) {
             SHORT.fetch_or(bit(device), Ordering::Relaxed);
             return None;
         }
@@ -106,17 +100,25 @@ fn budget(device: i32) -> Option<u64> {
     config().max_gpu_mem_for(device.unsigned_abs(), total as u64)
 }
 
-/// Bytes of GPU memory that weights may take when a plan is made: the budget; where the GPU was too small while they were loaded, no more than leaves it
-/// some room. `ring_bytes`: those of the device's ring. The device's context is current.
+/// Bytes of GPU memory that weights may take when a plan is made: the budget; where the GPU was too small while they were loaded, or ran short later, no more than
+/// leaves it some room. `ring_bytes`: those of the device's ring. The device's context is current.
 pub(super) fn limit(world: &World, ring_bytes: u64, device: i32, budget: Option<u64>) -> Option<u64> {
-    if SHORT.load(Ordering::Relaxed) & bit(device) == 0 {
+    let short = SHORT.load(Ordering::Relaxed) & bit(device) != 0;
+    let Ok((free, total)) = limit::free_and_total(device) else { return budget };
+    let reserve = pressure::reserve(device, total);
+    if !short && reserve.is_none() {
         return budget;
     }
-    let Ok(free) = device::free_memory() else { return budget };
     let weights = world.private_weight_bytes(device).saturating_sub(hosted::weight_bytes(world, device));
-    let all = free as u64 + ring_bytes + weights;
-    let fits = all - all / ROOM_WHILE_RUNNING;
+    let all = free + ring_bytes + weights;
+    let room = if short { all / ROOM_WHILE_RUNNING } else { 0 };
+    let fits = all.saturating_sub(room.max(reserve.unwrap_or(0)));
     Some(budget.map_or(fits, |budget| budget.min(fits)))
+}
+
+/// Weights that are learnt had to make room on the device: its plan leaves some too.
+pub(super) fn note_short(device: i32) {
+    SHORT.fetch_or(bit(device), Ordering::Relaxed);
 }
 
 /// GPU bytes of all regions of a device.
@@ -127,14 +129,13 @@ fn gpu_bytes(device: i32) -> u64 {
 /// Makes a region of `bytes` on the device, and returns its first address.
 ///
 /// # Errors
-/// The driver's code. Out of memory only where host memory cannot stand in.
+/// The driver's code. Out of memory only where host memory cannot stand in, or may not: once a forward has begun.
 pub(super) fn make_region(arena: &Arena, bytes: u64, device: i32, context: Context) -> CudaResult<u64> {
     let claim = claim(device, bytes.next_multiple_of(PAGE));
-    let beyond = claim.is_none();
     let made = match &claim {
         Some(_) => match Region::make(arena, bytes, device, context) {
-            Err(error) if may_stand_in(error, device, bytes) => {
-                SHORT.fetch_or(bit(device), Ordering::Relaxed);
+            Err(error) if error.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY && is_loading(device) => {
+                note_short(device);
                 in_host(arena, bytes, device, context).unwrap_or(Err(error))
             }
             made => made,
@@ -142,30 +143,27 @@ pub(super) fn make_region(arena: &Arena, bytes: u64, device: i32, context: Conte
         None => in_host(arena, bytes, device, context)
             .unwrap_or_else(|| Region::make(arena, bytes, device, context)),
     };
-    let region = made?;
-    if beyond || region.host_bytes() > 0 {
-        say(&region);
+    made.map(|region| enter(arena, region))
+}
+
+/// A region of host pages where the GPU has no memory for it, once weights cannot make room. None in a forward: what is asked for there is never in the host.
+pub(super) fn stand_in(arena: &Arena, bytes: u64, device: i32, context: Context) -> Option<CudaResult<u64>> {
+    if world().models.values().any(|model| model.open > 0) {
+        return None;
     }
+    note_short(device);
+    in_host(arena, bytes, device, context).map(|made| made.map(|region| enter(arena, region)))
+}
+
+/// The region belongs to the world.
+fn enter(arena: &Arena, region: Region) -> u64 {
     let base = region.base;
     if region.host_bytes() > 0 {
+        say(&region);
         arena.set_meaning(base, region.pages(), Meaning::InHost);
     }
     world().regions.insert(base, region);
-    drop(claim);
-    Ok(base)
-}
-
-/// Whether host memory may stand in where the GPU has none. Once a forward has begun, the program is first given the chance to free what it keeps, and
-/// memory that is asked for in a forward is never in the host.
-fn may_stand_in(error: CudaError, device: i32, bytes: u64) -> bool {
-    if error.0 != CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-        return false;
-    }
-    if is_loading(device) {
-        return true;
-    }
-    let again = LAST_REFUSED.try_with(|last| last.replace(bytes) == bytes).unwrap_or(false);
-    again && world().models.values().all(|model| model.open == 0)
+    base
 }
 
 /// A region of host pages. None if there are none to be had.
@@ -187,7 +185,7 @@ fn in_host(arena: &Arena, bytes: u64, device: i32, context: Context) -> Option<C
 }
 
 /// Whether the machine, and the user, leave so much host memory.
-fn host_has_room(bytes: u64) -> bool {
+pub(super) fn host_has_room(bytes: u64) -> bool {
     let available = shadow::available_bytes();
     let taken = shadow::pinned_bytes() + host_bytes();
     let limit = config().host_mem_limit_for(available.unwrap_or(u64::MAX));
@@ -231,7 +229,7 @@ pub(super) fn pages(count: u64, context: Context) -> CudaResult<Vec<Handle>> {
     let work = || {
         let mut made = Vec::new();
         while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok() {
-            match vmm::create_in_host(PAGE as usize) {
+            match vmm::create_in_host(PAGE as u32) {
                 Ok(handle) => made.push(handle),
                 Err(error) => return (made, Some(error)),
             }
@@ -253,7 +251,7 @@ pub(super) fn pages(count: u64, context: Context) -> CudaResult<Vec<Handle>> {
     });
     // A thread that had no context leaves its share to nobody in particular.
     while failed.is_none() && (made.len() as u64) < count {
-        match vmm::create_in_host(PAGE as usize) {
+        match vmm::create_in_host(PAGE as u32) {
             Ok(handle) => made.push(handle),
             Err(error) => failed = Some(error),
         }

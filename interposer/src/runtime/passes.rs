@@ -2,6 +2,7 @@
 //! leads to the switch-over. What is made of later passes is `replan`'s.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 
 use flextensor_core::phase::{Phase, PhaseCommand, PhaseEvent, step};
 use flextensor_core::units::{ModelId, UnitId};
@@ -9,7 +10,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::models::Model;
 use super::streaming::ring_of;
 use super::world::{World, world};
-use super::{early, graphs, home, learn, overflow, replan, saved, switch};
+use super::{early, graphs, home, learn, overflow, pressure, replan, saved, switch};
 use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
 
@@ -147,6 +148,7 @@ pub(crate) fn end(id: ModelId) {
                 tally
             });
             replan::ended(id, &ended, tally, order.is_some(), changed);
+            pressure::pass_ended(device);
         });
         replan::between_forwards(device);
         return;
@@ -184,6 +186,18 @@ pub(super) fn are_read_through_pointers(world: &World, units: &[UnitId]) -> bool
     };
     let inside = |model: &Model| model.inside.iter().any(|(owner, &count)| count > 0 && holds(model, owner));
     world.models.values().any(inside)
+}
+
+/// What forwards that are going on read through pointers, on all devices: a model's own held units inside their owners' forwards, those that it holds for other
+/// models' sake inside its passes.
+pub(super) fn read_through_pointers(world: &World) -> BTreeSet<UnitId> {
+    let of = |model: &Model| {
+        let inside = |owner: &u32| model.inside.get(owner).is_some_and(|&count| count > 0);
+        let held = model.held.iter().filter(|(owner, _)| inside(owner)).flat_map(|(_, units)| units);
+        let lent = model.lent.iter().filter(|_| model.open > 0);
+        held.chain(lent).copied().collect::<Vec<_>>()
+    };
+    world.models.values().flat_map(of).collect()
 }
 
 /// Units that the model's passes hold for other models' sake, and that none of those is running for now.

@@ -192,7 +192,7 @@ fn fill(ring: &Streaming, id: UnitId) -> CudaResult<()> {
 fn create(device: i32, pages: u64) -> CudaResult<Vec<Handle>> {
     let mut handles = Vec::with_capacity(pages as usize);
     for _ in 0..pages {
-        match vmm::create(device, PAGE as usize) {
+        match vmm::create(device, PAGE as u32) {
             Ok(handle) => handles.push(handle),
             Err(error) => {
                 release(&handles);

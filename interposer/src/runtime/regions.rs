@@ -33,7 +33,7 @@ pub(crate) struct Region {
 impl Region {
     /// Makes a region of GPU memory, or leaves nothing behind.
     pub(crate) fn make(arena: &Arena, bytes: u64, device: i32, context: Context) -> CudaResult<Region> {
-        Self::back(arena, bytes, device, context, || vmm::create(device, PAGE as usize))
+        Self::back(arena, bytes, device, context, || vmm::create(device, PAGE as u32))
     }
 
     /// Makes a region of these pages, one for each 2 MiB that are begun. Takes them over, also when it fails.

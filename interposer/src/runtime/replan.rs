@@ -1,10 +1,13 @@
 //! What follows when a program changes after the switch-over. A pass that did not do what was expected has the next one of its shape observed, with the
 //! hook's help where there is one, and from then on that shape has its own order. Where passes take longer than expected, or another model came, a new plan
-//! is made for everything on the device (`placing`) and put in force between two forwards (`relay`). Which passes and plans are worth it is core's `drift`;
+//! is made for everything on the device (`standing`, `placing`) and put in force between two forwards (`relay`). Where memory runs short weights make room at once
+//! (`giving`). Which passes and plans are worth it is core's `drift`;
 //! how an order is followed is the pager's.
 
+mod giving;
 mod placing;
 mod relay;
+mod standing;
 
 use flextensor_config::choices::Replan;
 use flextensor_core::drift::{Expected, Watch};
@@ -19,6 +22,7 @@ use super::streaming::{Streaming, ring_of};
 use super::world::{UnitState, World, world};
 use placing::Why;
 
+pub(super) use giving::give_way;
 pub(super) use placing::{counts, settle};
 
 /// The pass of a model that is going on.
@@ -166,6 +170,11 @@ fn look_at_times(id: ModelId, model: &mut Model) {
 /// A forward on this device has ended, and the calling thread holds nothing.
 pub(super) fn between_forwards(device: i32) {
     placing::between_forwards(device);
+}
+
+/// Memory that weights had to make free is not needed any more: a plan for more memory is thought of.
+pub(super) fn come_back(device: i32) {
+    placing::think(device, Why::Room);
 }
 
 /// Sets the orders of all shapes that are known of a model, where units have come to the ring since that was done last.

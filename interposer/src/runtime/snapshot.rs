@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use super::streaming::{self, MAX_DEVICES, ring_of};
 use super::switch::{Decided, peak_gb_per_s};
 use super::world::{Unit, UnitState, World, world};
-use super::{hosted, learn, memory, overflow, passes, replan, shadow};
+use super::{hosted, learn, memory, overflow, passes, pressure, replan, shadow};
+use crate::account;
 use crate::outcome;
 use crate::selftest;
 
@@ -46,8 +47,17 @@ pub(crate) fn report() -> Value {
             "host_bytes": host_bytes,
             "host_regions_bytes": overflow::host_bytes(),
             "pinned_bytes": shadow::pinned_bytes(),
+            "process": process(),
         },
     })
+}
+
+/// What the whole process holds of each GPU, and may hold.
+fn process() -> Vec<Value> {
+    let held = (0..MAX_DEVICES as i32).map(|device| (device, account::held(device)));
+    held.filter(|&(_, bytes)| bytes > 0)
+        .map(|(device, bytes)| json!({ "device": device, "held_bytes": bytes, "limit_bytes": account::most(device) }))
+        .collect()
 }
 
 fn models(world: &mut World) -> Vec<Value> {
@@ -160,11 +170,15 @@ fn rings() -> (u64, u64, Value) {
         bytes_back,
     ] = sum;
     let (replans, given_up) = replan::counts();
+    let pressure = pressure::counts();
     let counters = json!({
         "uses": uses, "visits": visits, "redirects": redirects, "doubtful": redirects, "mispredictions": mispredictions,
         "demand_loads": demand_loads, "conflicts": conflicts, "pages_in": pages_in, "pages_back": pages_back,
         "bytes_in": bytes_in, "bytes_back": bytes_back, "failed": failed,
         "streamed_units": streamed_units, "views": views, "replans": replans, "replans_given_up": given_up,
+        "shortages_refused": pressure.refused, "shortages_unanswered": pressure.unanswered,
+        "demotions": pressure.demotions, "demoted_bytes": pressure.demoted_bytes,
+        "promotions": pressure.promotions, "promoted_bytes": pressure.promoted_bytes,
     });
     (ring_bytes, host_bytes, counters)
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use flextensor_core::plan::{StayReason, UnitInfo};
 use flextensor_core::units::{ModelId, UnitId};
 
-use super::arena::PAGE;
+use super::arena::{Arena, Meaning, PAGE};
 use super::models::Model;
 use super::regions::Region;
 use super::switch::Decisions;
@@ -130,6 +130,22 @@ impl World {
     pub(crate) fn region_of_mut(&mut self, address: u64) -> Option<&mut Region> {
         let base = self.region_of(address)?.base;
         self.regions.get_mut(&base)
+    }
+
+    /// What lies at the address stays where it is, also what is no weight yet, or a resident one. False if the address means something else by now: what is
+    /// resident may have been put into a ring meanwhile.
+    pub(crate) fn keep_region(
+        &mut self,
+        arena: &Arena,
+        address: u64,
+        meaning: Meaning,
+        reason: StayReason,
+    ) -> bool {
+        let still = arena.meaning(address) == meaning;
+        if let Some(region) = self.region_of_mut(address).filter(|_| still) {
+            region.stay = Some(reason);
+        }
+        still
     }
 
     /// The unit of this number.

@@ -1,24 +1,25 @@
 //! A new plan for everything on a device, thought of and prepared by a thread of its own while the program runs: which units change their place, whether
-//! that is worth it, and the host memory that they will need. How pages move is `relay`'s matter; when a plan is wanted is said by the parent.
+//! that is worth it, and the host memory that they will need. What the plan is asked for is `standing`'s matter, how pages move `relay`'s; when a plan is wanted
+//! is said by the parent.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use flextensor_core::drift::repays;
-use flextensor_core::plan::{PassProfile, Placement, Plan, PlanRequest, RingRun};
+use flextensor_core::plan::{Placement, Plan, PlanRequest};
 use flextensor_core::simulate::simulate_shapes;
 use flextensor_core::units::{Bytes, GIB, UnitId};
 
 use super::super::arena::PAGE;
-use super::super::planned::{self, planned};
+use super::super::planned::planned;
 use super::super::shadow::{self, Shadow, Wanted};
-use super::super::streaming::{Streaming, ring_of};
-use super::super::switch::{self, Decided};
+use super::super::streaming::Streaming;
+use super::super::switch;
 use super::super::touched::Touched;
 use super::super::world::{UnitState, World, world};
-use super::super::{gate, graphs, hosted, learn, overflow, passes, saved, verify, views};
+use super::super::{gate, graphs, passes, pressure, saved, verify};
 use super::relay::{self, Relayed};
+use super::standing::{Aim, Asked, asked, may_stream};
 use crate::ffi::context::{self, Context};
 use crate::ffi::device;
 use crate::ffi::stream::Stream;
@@ -34,6 +35,10 @@ pub(in super::super) enum Why {
     Model,
     /// Passes take longer than the plan says.
     Drift,
+    /// An allocation has no room.
+    Pressure,
+    /// Memory that weights had to make free is not needed any more.
+    Room,
 }
 
 /// Where a unit stands, and where it is to stand.
@@ -88,7 +93,9 @@ pub(super) struct Prepared {
     pub(super) on: Stream,
     plan: Plan,
     request: PlanRequest,
-    why: Why,
+    pub(super) why: Why,
+    /// GPU bytes of all weights now, ring included.
+    peak_before: u64,
     /// The decision that it stands on.
     stands_on: u64,
 }
@@ -119,44 +126,71 @@ fn thinking() -> MutexGuard<'static, bool> {
     THINKING.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+/// One plan is thought of at a time; dropped when that has ended.
+pub(super) struct Thinking;
+
+impl Thinking {
+    /// Waits until nobody thinks of a plan, also not of what it would stand on, and keeps others from it.
+    pub(super) fn wait() -> Self {
+        let mut busy = thinking();
+        while *busy {
+            busy = THINKING.1.wait(busy).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        *busy = true;
+        Thinking
+    }
+}
+
+impl Drop for Thinking {
+    fn drop(&mut self) {
+        *thinking() = false;
+        THINKING.1.notify_all();
+    }
+}
+
 /// Begins to think of a new plan for a device, unless that is under way. False if it is.
 pub(super) fn think(device: i32, why: Why) -> bool {
-    {
+    let only = {
         let mut thinking = thinking();
         if *thinking || ready().iter().any(|prepared| prepared.device == device) {
             return false;
         }
         *thinking = true;
-    }
+        Thinking
+    };
     let work = move || {
+        let _only = only;
         let _inside = crate::guard::enter();
         let done = std::panic::catch_unwind(|| prepare(device, why));
         if done.is_err() {
             log::warning!("a new plan for GPU {device} was given up: internal error");
         }
-        stop_thinking();
     };
     if let Err(error) = std::thread::Builder::new().name("ft-replan".into()).spawn(work) {
         log::info!("no thread to think of a new plan: {error}");
-        stop_thinking();
     }
     true
 }
 
-fn stop_thinking() {
-    *thinking() = false;
-    THINKING.1.notify_all();
+/// What was prepared for a device is given up: something else is about to happen. Nobody thinks of a plan.
+pub(super) fn discard(device: i32) {
+    let (of_it, others) =
+        std::mem::take(&mut *ready()).into_iter().partition::<Vec<_>, _>(|p| p.device == device);
+    ready().extend(others);
+    for prepared in of_it {
+        passes::in_context(prepared.context, || give_up(prepared));
+    }
 }
 
 /// Makes the plan and all that can be made while the program runs.
 fn prepare(device: i32, why: Why) {
-    let Some(asked) = asked(device) else { return };
+    let Some(asked) = asked(device, Aim::Limit) else { return };
     let made = match planned(&asked.request) {
         Ok(made) => made,
         Err(error) => return log::info!("no new plan for GPU {device}: {error}"),
     };
     let targets = targets(&asked, &made);
-    if !is_worth_it(&asked, &made, &targets) {
+    if !is_worth_it(&asked, &made, &targets, why) {
         return log::info!("GPU {device}: the plan stays ({why:?})");
     }
     let prepared = passes::in_context(asked.context, || make_ready(asked, made, targets, why));
@@ -173,91 +207,8 @@ fn prepare(device: i32, why: Why) {
     }
 }
 
-/// What a plan is asked for, and how things stand.
-struct Asked {
-    device: i32,
-    context: Context,
-    request: PlanRequest,
-    /// The plan as it stands, for the same request.
-    standing: Plan,
-    over_budget: bool,
-    stands_on: u64,
-}
-
-fn asked(device: i32) -> Option<Asked> {
-    let world = world();
-    let Decided { link, .. } = world.decided.get(&device)?;
-    let link = link.clone();
-    let profiles = profiles(&world, device);
-    let used: BTreeSet<UnitId> =
-        profiles.iter().flat_map(|profile| &profile.uses).map(|used| used.unit).collect();
-    let ring = ring_of(device);
-    let ring = ring.as_ref()?;
-    let movable = |unit: &&super::super::world::Unit| {
-        unit.device == device
-            && match unit.state {
-                UnitState::Streamed => ring.unit(unit.id).is_some(),
-                UnitState::Resident => used.contains(&unit.id) && may_stream(&world, unit),
-                UnitState::Learning | UnitState::Gone => false,
-            }
-    };
-    let splittable = views::are_possible();
-    let units: Vec<_> = world.units.iter().filter(movable).collect();
-    let ids: Vec<UnitId> = units.iter().map(|unit| unit.id).collect();
-    let private: u64 = units.iter().map(|unit| (unit.pages - unit.streamed) * PAGE).sum();
-    let layout = units.iter().filter_map(|unit| {
-        let run = ring.unit(unit.id)?;
-        Some(RingRun { unit: unit.id, start: run.ring_start, pages: run.pages })
-    });
-    let standing = Plan {
-        placements: units.iter().map(|u| Placement { unit: u.id, streamed_pages: u.streamed }).collect(),
-        layout: layout.collect(),
-        ring_pages: ring.ring.len() as u64,
-        ..Plan::default()
-    };
-    let total = device::total_memory(device).map_or(0, |bytes| bytes as u64);
-    let budget = super::super::config().max_gpu_mem_for(device.unsigned_abs(), total);
-    let limit = || overflow::limit(&world, ring.ring_bytes(), device, budget);
-    let budget = passes::in_context(ring.context, limit)?;
-    let weights = world.private_weight_bytes(device);
-    let request = PlanRequest {
-        budget,
-        objective: planned::objective(),
-        fixed_bytes: weights.saturating_sub(private),
-        units: units.iter().map(|unit| unit.info(splittable, None)).collect(),
-        passes: profiles.into_iter().map(|profile| switch::only(profile, &ids)).collect(),
-        link,
-        ring_override: super::super::config().ring_bytes,
-        ..PlanRequest::default()
-    };
-    let over_budget = budget.is_some_and(|budget| weights + ring.ring_bytes() > budget);
-    Some(Asked { device, context: ring.context, request, standing, over_budget, stands_on: ring.added })
-}
-
-/// Whether a unit with private pages may come to the ring.
-pub(super) fn may_stream(world: &World, unit: &super::super::world::Unit) -> bool {
-    unit.stay.is_none()
-        && world.region_of(unit.base).is_some_and(|region| region.stay.is_none())
-        && hosted::pages_at(world, unit.base, unit.pages).is_empty()
-}
-
-/// Every shape of every model on the device, the most frequent one of each model first.
-fn profiles(world: &World, device: i32) -> Vec<PassProfile> {
-    let here = world.models.iter().filter(|(_, model)| model.device == device && !model.units.is_empty());
-    let ids: Vec<_> = here.map(|(&id, _)| id).collect();
-    learn::recorder(|recorder| {
-        let of = |id| {
-            let first = recorder.collector.profile(id);
-            let rest = recorder.collector.profiles(id).into_iter();
-            let shape = first.as_ref().map(|first| first.shape);
-            first.into_iter().chain(rest.filter(move |other| Some(other.shape) != shape))
-        };
-        ids.into_iter().flat_map(of).collect()
-    })
-}
-
 /// Units that are streamed before or after; none if nothing would change.
-fn targets(asked: &Asked, made: &Plan) -> Vec<Target> {
+pub(super) fn targets(asked: &Asked, made: &Plan) -> Vec<Target> {
     let world = world();
     let same_ring = made.ring_pages == asked.standing.ring_pages;
     let mut changed = !same_ring;
@@ -284,7 +235,12 @@ fn targets(asked: &Asked, made: &Plan) -> Vec<Target> {
 }
 
 /// The budget comes first; then what is gained must repay what the change costs.
-fn is_worth_it(asked: &Asked, made: &Plan, targets: &[Target]) -> bool {
+fn is_worth_it(asked: &Asked, made: &Plan, targets: &[Target], why: Why) -> bool {
+    if why == Why::Room {
+        // Less than what stays free is not worth moving for, unless it is the rest.
+        let gained = made.peak_bytes.saturating_sub(asked.peak());
+        return !targets.is_empty() && (made.ring_pages == 0 || gained >= pressure::room(asked.total_bytes));
+    }
     // A ring of nothing is the end of streaming, which is left to those who let weights go.
     if targets.is_empty() || made.ring_pages == 0 {
         return false;
@@ -293,7 +249,7 @@ fn is_worth_it(asked: &Asked, made: &Plan, targets: &[Target]) -> bool {
     if asked.over_budget && fits {
         return true;
     }
-    let fits_better = made.peak_bytes <= asked.request.budget.unwrap_or(u64::MAX).max(peak(asked));
+    let fits_better = made.peak_bytes <= asked.request.budget.unwrap_or(u64::MAX).max(asked.peak());
     let then_ms = mean(made.forecasts.iter().map(|forecast| forecast.predicted_ms));
     let now_ms = match simulate_shapes(&asked.request, &asked.standing, false) {
         Ok(cycles) => mean(cycles.iter().map(|cycle| cycle.cycle_ms)),
@@ -312,18 +268,18 @@ fn is_worth_it(asked: &Asked, made: &Plan, targets: &[Target]) -> bool {
     fits_better && repays(now_ms, then_ms, cost_ms)
 }
 
-fn peak(asked: &Asked) -> u64 {
-    let streamed: u64 = asked.standing.placements.iter().map(|p| p.streamed_pages).sum();
-    asked.request.total_bytes() - streamed * PAGE + asked.standing.ring_pages * PAGE
-}
-
 fn mean(times: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = times.len().max(1) as f64;
     times.sum::<f64>() / count
 }
 
 /// Host memory, copy streams, and the bytes that can be brought along already. The ring's context is current.
-fn make_ready(asked: Asked, made: Plan, mut targets: Vec<Target>, why: Why) -> Result<Prepared, String> {
+pub(super) fn make_ready(
+    asked: Asked,
+    made: Plan,
+    mut targets: Vec<Target>,
+    why: Why,
+) -> Result<Prepared, String> {
     let changes = |target: &&mut Target| target.after > 0 && target.after != target.before;
     let wanted: Vec<Wanted> = targets
         .iter_mut()
@@ -354,6 +310,7 @@ fn make_ready(asked: Asked, made: Plan, mut targets: Vec<Target>, why: Why) -> R
         on: fresh.demand_stream(),
         fresh: Some(fresh),
         plan: made,
+        peak_before: asked.peak(),
         request: asked.request,
         why,
         stands_on: asked.stands_on,
@@ -382,48 +339,77 @@ fn put_off(prepared: Prepared) {
     ANY_READY.store(true, Ordering::Release);
 }
 
-fn put_in_force(mut prepared: Prepared) {
+fn put_in_force(prepared: Prepared) {
     // What the program has enqueued so far is waited for before the gate closes: other threads need not wait for it.
     let waited = context::synchronize();
     if waited.is_err() || !relay::is_calm(&world(), prepared.device) {
         return put_off(prepared);
     }
+    let device = prepared.device;
+    match carry_out(prepared) {
+        Carried::Out(done) => announce(*done),
+        Carried::Busy(prepared) => put_off(*prepared),
+        Carried::Refused(why) => {
+            log::info!("the plan for GPU {device} stays: {why}");
+            GIVEN_UP.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What came of a prepared plan.
+pub(super) enum Carried {
+    /// It is in force.
+    Out(Box<InForce>),
+    /// Not at this moment; nothing has changed.
+    Busy(Box<Prepared>),
+    /// It was given up, and everything is as it was, unless an error line said otherwise.
+    Refused(String),
+}
+
+/// A plan that has come into force.
+pub(super) struct InForce {
+    prepared: Prepared,
+    closed_ms: f64,
+}
+
+/// Closes the gate, and puts a prepared plan in force. Its context is current.
+pub(super) fn carry_out(mut prepared: Prepared) -> Carried {
     let closed = gate::close();
     let begun = std::time::Instant::now();
     let relayed = relay::relay(&mut prepared);
     let closed_ms = begun.elapsed().as_secs_f64() * 1e3;
     drop(closed);
     match relayed {
-        Ok(Relayed::Busy) => put_off(prepared),
+        Ok(Relayed::Busy) => Carried::Busy(Box::new(prepared)),
         Ok(Relayed::Done(before)) => {
             before.close();
-            announce(prepared, closed_ms);
+            Carried::Out(Box::new(InForce { prepared, closed_ms }))
         }
         Err(why) => {
-            log::info!("the plan for GPU {} stays: {why}", prepared.device);
             give_up(prepared);
-            GIVEN_UP.fetch_add(1, Ordering::Relaxed);
+            Carried::Refused(why)
         }
     }
 }
 
 /// Gives back what was prepared. Its context is current.
-fn give_up(prepared: Prepared) {
+pub(super) fn give_up(prepared: Prepared) {
     verify::let_go(prepared.targets.iter().filter_map(|target| target.shadow).collect());
     if let Some(fresh) = prepared.fresh {
         fresh.close();
     }
 }
 
-fn announce(prepared: Prepared, closed_ms: f64) {
-    let Prepared { device, plan, request, why, targets, .. } = prepared;
-    let remapped: u64 = targets.iter().map(Target::tail_pages).sum();
+fn announce(done: InForce) {
+    let remapped: u64 = done.prepared.targets.iter().map(Target::tail_pages).sum();
+    let (Prepared { device, plan, request, why, .. }, closed_ms) = (&done.prepared, done.closed_ms);
+    let because = match why {
+        Why::Model => "another model came",
+        Why::Drift => "passes took longer than expected",
+        Why::Pressure | Why::Room => return promoted(done),
+    };
     log::notice!(
-        "a new plan on GPU {device} ({}): resident {}, ring {}, streamed {} a pass, expected {:.1} ms, bound {:.1} ms; {} mapped anew in {closed_ms:.0} ms",
-        match why {
-            Why::Model => "another model came",
-            Why::Drift => "passes took longer than expected",
-        },
+        "a new plan on GPU {device} ({because}): resident {}, ring {}, streamed {} a pass, expected {:.1} ms, bound {:.1} ms; {} mapped anew in {closed_ms:.0} ms",
         Bytes(plan.resident_bytes + request.fixed_bytes),
         Bytes(plan.ring_bytes),
         Bytes(plan.streamed_bytes),
@@ -431,18 +417,50 @@ fn announce(prepared: Prepared, closed_ms: f64) {
         plan.bound_ms,
         Bytes(remapped * PAGE)
     );
-    saved::replanned(&request, &plan);
-    let mut world = world();
-    if let Some(decided) = world.decided.get_mut(&device) {
-        decided.fixed_bytes = request.fixed_bytes;
-        decided.total_bytes = request.total_bytes();
-        decided.closed_ms = closed_ms;
-        decided.plan = plan;
-    }
+    saved::replanned(request, plan);
+    done.remember();
     DONE.fetch_add(1, Ordering::Relaxed);
 }
 
+/// Weights that had made room have come back; a ring in which nothing is left goes.
+fn promoted(done: InForce) {
+    let (device, ring_pages) = (done.prepared.device, done.prepared.ring_after);
+    let all = ring_pages == 0 || done.prepared.is_within_options();
+    let bytes = done.prepared.plan.peak_bytes.saturating_sub(done.prepared.peak_before);
+    done.remember();
+    if ring_pages == 0 {
+        switch::let_ring_go(device);
+    }
+    pressure::note_promotion(device, bytes, all);
+}
+
+impl InForce {
+    /// Bytes of GPU memory that have become free by it.
+    pub(super) fn freed(&self) -> u64 {
+        self.prepared.peak_before.saturating_sub(self.prepared.plan.peak_bytes)
+    }
+
+    /// The plan is the one that the device has from now on. A shortage's is nothing for the next run: a profile keeps the one that was made for the options.
+    pub(super) fn remember(self) {
+        let Prepared { device, plan, request, .. } = self.prepared;
+        let mut world = world();
+        if let Some(decided) = world.decided.get_mut(&device) {
+            decided.fixed_bytes = request.fixed_bytes;
+            decided.total_bytes = request.total_bytes();
+            decided.closed_ms = self.closed_ms;
+            decided.plan = plan;
+        }
+    }
+}
+
 impl Prepared {
+    /// Whether the plan has all that the options allow: no shortage holds it back.
+    fn is_within_options(&self) -> bool {
+        let total = device::total_memory(self.device).map_or(0, |bytes| bytes as u64);
+        let budget = super::super::config().max_gpu_mem_for(self.device.unsigned_abs(), total);
+        budget.is_some() && self.request.budget == budget
+    }
+
     /// Whether everything still stands where it stood.
     pub(super) fn is_current(&self, world: &World, ring: &Streaming) -> bool {
         let stands = |target: &Target| {
@@ -462,11 +480,7 @@ impl Prepared {
 
 /// The context is about to end: nothing of it may be in anybody's hands. The calling thread holds no lock.
 pub(in super::super) fn settle(context: Context) {
-    let mut busy = thinking();
-    while *busy {
-        busy = THINKING.1.wait(busy).unwrap_or_else(|poisoned| poisoned.into_inner());
-    }
-    drop(busy);
+    drop(Thinking::wait());
     let (of_it, others) =
         std::mem::take(&mut *ready()).into_iter().partition::<Vec<_>, _>(|p| p.context == context);
     ready().extend(others);

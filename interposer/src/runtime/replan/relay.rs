@@ -5,11 +5,11 @@
 #![expect(unsafe_code, reason = "copies between our pinned memory and mapped addresses")]
 
 use super::super::arena::{Arena, Meaning, PAGE, arena};
-use super::super::graphs;
 use super::super::shadow::Shadow;
 use super::super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::super::world::{UnitState, World, world};
-use super::placing::{Prepared, Target};
+use super::super::{graphs, passes};
+use super::placing::{Prepared, Target, Why};
 use crate::ffi::context;
 use crate::ffi::copy;
 use crate::ffi::result::CudaResult;
@@ -32,11 +32,35 @@ pub(super) enum Relayed {
 pub(super) fn relay(prepared: &mut Prepared) -> Result<Relayed, String> {
     let arena = arena().ok_or("no region exists")?;
     let mut world = world();
-    if !is_calm(&world, prepared.device) {
+    if !may_move(&world, prepared) {
         return Ok(Relayed::Busy);
     }
     let mut guard = ring_of(prepared.device);
-    let ring = guard.as_mut().filter(|ring| prepared.is_current(&world, ring));
+    let was_none = guard.is_none();
+    if was_none && prepared.ring_before == 0 {
+        let none = Streaming::new(prepared.device, prepared.context, 0, 1);
+        *guard = Some(Box::new(none.map_err(|error| format!("no copy streams: {error}"))?));
+    }
+    let relayed = to_new_ring(&mut world, &mut guard, arena, prepared);
+    // Nobody has seen a ring of nothing, and nobody shall.
+    if was_none
+        && relayed.is_err()
+        && let Some(none) = guard.take()
+    {
+        drop((guard, world));
+        none.close();
+    }
+    relayed.map(Relayed::Done)
+}
+
+/// From the ring that there is to the one that was prepared; returns what is left.
+fn to_new_ring(
+    world: &mut World,
+    guard: &mut Option<Box<Streaming>>,
+    arena: &Arena,
+    prepared: &mut Prepared,
+) -> Result<Box<Streaming>, String> {
+    let ring = guard.as_mut().filter(|ring| prepared.is_current(world, ring));
     let ring = ring.ok_or("the weights have changed their places since it was made")?;
     settle(ring, prepared).map_err(|error| format!("waiting for the GPU failed: {error}"))?;
     let brought = bring_bytes(ring, prepared);
@@ -45,16 +69,25 @@ pub(super) fn relay(prepared: &mut Prepared) -> Result<Relayed, String> {
     brought.map_err(|error| format!("copying weights to host memory failed: {error}"))?;
     let extra = create(prepared).map_err(|error| format!("no GPU memory: {error}"))?;
     let mut exchange = Exchange { taken: Vec::new(), pool: extra, ring_after: Vec::new(), filled: false };
-    match exchange.run(&mut world, ring, prepared) {
+    match exchange.run(world, ring, prepared) {
         Ok(promoted) => {
-            let before = install(&mut world, &mut guard, arena, prepared, exchange, promoted);
-            Ok(Relayed::Done(before.ok_or("the ring is gone")?))
+            let before = install(world, guard, arena, prepared, exchange, promoted);
+            before.ok_or_else(|| "the ring is gone".to_owned())
         }
         Err(error) => {
-            exchange.put_back(&mut world, ring, prepared);
+            exchange.put_back(world, ring, prepared);
             Err(format!("moving weights failed: {error}"))
         }
     }
+}
+
+/// Between forwards weights move when all is calm. Where an allocation waits for room they move at any time, but none that a forward reads through pointers now.
+fn may_move(world: &World, prepared: &Prepared) -> bool {
+    if prepared.why != Why::Pressure {
+        return is_calm(world, prepared.device);
+    }
+    let read = passes::read_through_pointers(world);
+    !graphs::any_capture() && prepared.targets.iter().all(|target| !read.contains(&target.id))
 }
 
 /// No launch may read a weight that no launch shows, and no capture may be disturbed.
@@ -121,7 +154,7 @@ fn create(prepared: &Prepared) -> CudaResult<Vec<Handle>> {
     let needed = count(Target::promoted) + prepared.ring_after;
     let mut made = Vec::new();
     for _ in free..needed {
-        match vmm::create(prepared.device, PAGE as usize) {
+        match vmm::create(prepared.device, PAGE as u32) {
             Ok(handle) => made.push(handle),
             Err(error) => {
                 release(&made);

@@ -1,0 +1,65 @@
+//! Weights that make room at once, for an allocation that has none: the plan for less memory is made, prepared and put in force by the thread that allocates.
+//! Who asks for that, and when, is `pressure`'s matter.
+
+use super::super::world::world;
+use super::super::{early, passes, planned};
+use super::placing::{self, Carried, Thinking, Why};
+use super::standing::{Aim, asked};
+
+/// Weights go to the ring until `wanted` bytes of GPU memory have become free, or at least `least`; returns how many have. One switch-over at a time is the
+/// caller's promise; it is not inside the gate, and holds no other lock.
+///
+/// # Errors
+/// A sentence; everything is as it was then.
+pub(in super::super) fn give_way(device: i32, least: u64, wanted: u64) -> Result<u64, String> {
+    if early::is_streaming(device) {
+        return Err("weights that are learnt are streamed already".to_owned());
+    }
+    let _only = Thinking::wait();
+    placing::discard(device);
+    match give(device, wanted) {
+        Err(_) if least < wanted => give(device, least),
+        given => given,
+    }
+}
+
+fn give(device: i32, bytes: u64) -> Result<u64, String> {
+    let leave = passes::read_through_pointers(&world());
+    let asked =
+        asked(device, Aim::Less { bytes, leave: &leave }).ok_or("no weight that may move is placed yet")?;
+    let made = planned::planned(&asked.request)?;
+    let freed = asked.peak().saturating_sub(made.peak_bytes);
+    if freed < bytes {
+        return Err(format!(
+            "weights that may move can free {} MiB of {}",
+            freed >> 20,
+            bytes.div_ceil(1 << 20)
+        ));
+    }
+    let targets = placing::targets(&asked, &made);
+    if targets.is_empty() {
+        return Err("no weight would move".to_owned());
+    }
+    let context = asked.context;
+    let carried = passes::in_context(context, || {
+        let prepared = placing::make_ready(asked, made, targets, Why::Pressure)?;
+        Ok::<_, String>(match placing::carry_out(prepared) {
+            Carried::Busy(prepared) => {
+                placing::give_up(*prepared);
+                Carried::Refused(
+                    "a forward reads weights through pointers, or a graph is captured".to_owned(),
+                )
+            }
+            carried => carried,
+        })
+    });
+    match carried.ok_or("the context of the weights cannot be had")?? {
+        Carried::Out(done) => {
+            let freed = done.freed();
+            done.remember();
+            Ok(freed)
+        }
+        Carried::Refused(why) => Err(why),
+        Carried::Busy(_) => Err("not now".to_owned()),
+    }
+}
