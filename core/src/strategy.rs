@@ -13,6 +13,7 @@
 //! | `question`, `transfer` | what strategies are asked; how long copies take |
 //! | `window`, `blocks`, `estimate` | when copies start, where they go, what that costs |
 //! | `allocation` | layers into blocks of limited capacity, for those who plan blocks by hand |
+//! | `chosen` | what a strategy of the program's own chose |
 //! | `on_ring` | from a selection to a [`Plan`](crate::plan::Plan) |
 //! | all others | one strategy, or one way of searching, each |
 
@@ -20,6 +21,7 @@ mod adaptive;
 mod allocation;
 mod blocks;
 mod budget_fill;
+mod chosen;
 mod estimate;
 mod evolve;
 mod global_offload;
@@ -43,6 +45,7 @@ use crate::plan::PlanRequest;
 
 pub use allocation::allocate;
 pub use blocks::{Assignment, Blocks};
+pub use chosen::Chosen;
 pub use estimate::{Candidate, Estimate, Selection};
 pub use on_ring::Planned;
 pub use parameters::{Parameters, Value};

@@ -8,7 +8,8 @@ use flextensor_core::CoreError;
 use flextensor_core::link::LinkCurve;
 use flextensor_core::plan::{PlanNote, PlanRequest, StayReason, plan};
 use flextensor_core::strategy::{
-    Parameters, Question, StrategyError, Value, by_name, from_options, has_transfer_gaps, names,
+    Chosen, Parameters, Question, Strategy, StrategyError, Value, by_name, from_options, has_transfer_gaps,
+    names,
 };
 use flextensor_core::units::{ModelId, UnitId};
 use models::{PAGE, chain, pass, unit};
@@ -329,4 +330,21 @@ fn passes_of_two_models_follow_each_other_and_other_shapes_of_one_do_not_count()
     let plan = planned("GlobalOffloadStrategy", &request).unwrap().plan;
     let models: Vec<ModelId> = plan.orders.iter().map(|(model, _)| *model).collect();
     assert_eq!(models, [ModelId(1), ModelId(2)]);
+}
+
+#[test]
+fn what_a_strategy_of_the_program_chose_is_streamed_and_nothing_else() {
+    let mut request = chain(&[8; 6], 1.0, true);
+    request.units[4].stay = Some(StayReason::Escaped);
+    request.budget = Some(40 * PAGE);
+    // Weight 4 must stay, and there is no weight 9.
+    let chosen = Chosen::new([1, 3, 4, 9].map(UnitId).into());
+    let made = chosen.plan(&request).unwrap();
+    let streamed: Vec<u64> = made.plan.placements.iter().map(|unit| unit.streamed_pages).collect();
+    assert_eq!(streamed, [0, 8, 0, 8, 0, 0]);
+    check("chosen", &request, &made.plan);
+    request.budget = Some(32 * PAGE);
+    let refused = chosen.plan(&request).unwrap_err();
+    assert!(matches!(refused, StrategyError::NotApplicable { .. }), "{refused}");
+    assert!(refused.to_string().contains("does not meet the budget"), "{refused}");
 }

@@ -9,7 +9,7 @@ use flextensor_core::units::ModelId;
 
 use crate::runtime::models::{self, Named, Owner};
 use crate::runtime::world::world;
-use crate::runtime::{self, passes, saved};
+use crate::runtime::{self, chosen, passes, saved};
 use crate::{guard, init, log};
 
 /// A caller that knows another version stays away.
@@ -141,6 +141,24 @@ pub(crate) unsafe extern "C" fn ft_model_weight(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_model_end(model: u64) -> i32 {
     call(NOT_NOW, || if models::end(ModelId(model)) { DONE } else { BAD_ARGUMENT })
+}
+
+/// Who chooses what is streamed of the model, or what was chosen; null takes it back.
+///
+/// # Safety
+/// `json` is null or a C string.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ft_model_strategy(model: u64, json: *const c_char) -> i32 {
+    // SAFETY: the caller's promise.
+    let json = unsafe { text(json) };
+    call(NOT_NOW, || match chosen::choose(ModelId(model), json.as_deref()) {
+        Ok(true) => DONE,
+        Ok(false) => BAD_ARGUMENT,
+        Err(why) => {
+            log::warning!("no strategy for model {model}: {why}");
+            BAD_ARGUMENT
+        }
+    })
 }
 
 /// The program let the model go.

@@ -12,6 +12,7 @@
 //! Lock order: gate, world, the reading of shadows (`verify`, never with a ring's lock held), a device's ring, the recorder of `learn`, words.
 
 pub(crate) mod arena;
+pub(crate) mod chosen;
 pub(crate) mod contexts;
 pub(crate) mod copies;
 mod early;

@@ -80,6 +80,7 @@ interface! {
     ) -> i32;
     /// Ends the naming of a model.
     fn model_end = c"ft_model_end"(model: u64) -> i32;
+    fn raw_model_strategy = c"ft_model_strategy"(model: u64, json: *const c_char) -> i32;
     /// Forgets a model that the program let go.
     fn model_drop = c"ft_model_drop"(model: u64);
     /// Gives the weight at `address` private pages for good.
@@ -144,6 +145,11 @@ impl Table {
         flags: u32,
     ) -> i32 {
         self.raw_model_weight(model, name.pointer(), address, bytes, owner, flags)
+    }
+
+    /// Who chooses what is streamed of a model; none takes it back.
+    pub(crate) fn model_strategy(&self, model: u64, json: Option<&Text>) -> i32 {
+        self.raw_model_strategy(model, json.map_or(std::ptr::null(), Text::pointer))
     }
 
     /// The effective configuration as JSON.

@@ -65,6 +65,14 @@ pub(crate) fn model_end(py: Python<'_>, model: u64) -> PyResult<i32> {
     Ok(py.detach(|| table.model_end(model)))
 }
 
+/// Who chooses what is streamed of the model, or what was chosen, as JSON; None takes it back.
+#[pyfunction]
+#[pyo3(signature = (model, json=None))]
+pub(crate) fn model_strategy(model: u64, json: Option<&str>) -> i32 {
+    let json = json.map(Text::new);
+    bridge::table().map_or(NOT_POSSIBLE, |table| table.model_strategy(model, json.as_ref()))
+}
+
 /// The program let the model go: its ranges become private; other Python threads run meanwhile.
 #[pyfunction]
 pub(crate) fn model_drop(py: Python<'_>, model: u64) {

@@ -22,8 +22,8 @@ mod _native {
     const API_VERSION: u32 = crate::bridge::API_VERSION;
     #[pymodule_export]
     use crate::calls::{
-        arena, config_json, connect, model_begin, model_drop, model_end, model_owner, model_weight, phase,
-        report_json, silence, wants, weight_private,
+        arena, config_json, connect, model_begin, model_drop, model_end, model_owner, model_strategy,
+        model_weight, phase, report_json, silence, wants, weight_private,
     };
     #[pymodule_export]
     use crate::configuration::{check_configuration, option_table, resolve_configuration, select};

@@ -97,6 +97,46 @@ fn a_new_plan_under_four_threads_costs_no_byte() {
     assert_eq!(said(&outcome, "replans"), 1, "{}", outcome.describe());
 }
 
+/// Twelve pages stream where three weights of two pages were chosen, and a page or two of ring keep the budget.
+const FOR_CHOSEN: u64 = 18 << 20;
+
+#[test]
+fn weights_that_the_program_chose_are_streamed_and_no_others() {
+    let run = streamed("weights that the program chose").option("FT_MAX_GPU_MEM", FOR_CHOSEN.to_string());
+    let outcome = told_well(run);
+    assert_eq!(
+        (said(&outcome, "code"), said(&outcome, "code of the last")),
+        (0, 0),
+        "{}",
+        outcome.describe()
+    );
+    assert_eq!(said(&outcome, "odd"), 101_010, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "last"), 111_000, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "code of nonsense"), 2, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "code of a stranger"), 2, "{}", outcome.describe());
+    assert!(said(&outcome, "weights_gpu_bytes") <= FOR_CHOSEN, "{}", outcome.describe());
+    for text in ["(the program chose what is streamed)", "`Nonsense` does not exist"] {
+        assert!(outcome.stderr.contains(text), "{text}: {}", outcome.describe());
+    }
+}
+
+#[test]
+fn a_choice_that_does_not_meet_the_budget_is_left_to_our_planner() {
+    let outcome = told_well(streamed("weights that the program chose"));
+    assert_ne!(said(&outcome, "odd"), 101_010, "{}", outcome.describe());
+    assert!(outcome.stderr.contains("does not meet the budget"), "{}", outcome.describe());
+    assert!(said(&outcome, "weights_gpu_bytes") <= super::told::BUDGET, "{}", outcome.describe());
+}
+
+#[test]
+fn a_strategy_that_the_program_chose_plans_with_its_own_parameters() {
+    let run =
+        streamed("a strategy that the program chose").option("FT_MAX_GPU_MEM", (20u64 << 20).to_string());
+    let outcome = told_well(run);
+    assert_eq!(said(&outcome, "code"), 0, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "every other"), 10_100, "{}", outcome.describe());
+}
+
 fn half_of_the_weights() -> Run {
     let run = streamed("half of the weights from now on").option("FT_MAX_GPU_MEM", FOR_TWO.to_string());
     run.option("FT_RING_BYTES", "4MiB").sim("H2D_GBPS", "1")

@@ -38,6 +38,7 @@ interface! {
     ft_model_owner(model: u64, owner: u32, path: *const c_char, class: *const c_char, trap: i32) -> i32;
     ft_model_weight(model: u64, name: *const c_char, address: u64, bytes: u64, owner: u32, flags: u32) -> i32;
     ft_model_end(model: u64) -> i32;
+    ft_model_strategy(model: u64, json: *const c_char) -> i32;
     ft_model_drop(model: u64) -> ();
     ft_weight_private(address: u64) -> i32;
     ft_pass_begin(model: u64, shape: u64) -> ();
@@ -106,6 +107,12 @@ impl Ft {
     /// `ft_model_end`.
     pub fn model_end(&self, model: u64) -> i32 {
         (self.ft_model_end)(model)
+    }
+
+    /// `ft_model_strategy`; none takes back what was said.
+    pub fn model_strategy(&self, model: u64, json: Option<&str>) -> i32 {
+        let json = json.map(text);
+        (self.ft_model_strategy)(model, json.as_ref().map_or(std::ptr::null(), |json| json.as_ptr()))
     }
 
     /// `ft_model_drop`.

@@ -88,6 +88,10 @@ int32_t ft_model_weight(uint64_t model, const char *name, uint64_t address, uint
     return (int32_t)answers[3];
 }
 int32_t ft_model_end(uint64_t model) { record("model_end %llu", (unsigned long long)model); return 0; }
+int32_t ft_model_strategy(uint64_t model, const char *json) {
+    record("model_strategy %llu %s", (unsigned long long)model, json ? json : "-");
+    return 0;
+}
 void ft_model_drop(uint64_t model) { record("model_drop %llu", (unsigned long long)model); }
 int32_t ft_weight_private(uint64_t address) {
     record("weight_private %llu", (unsigned long long)address);

@@ -1,9 +1,10 @@
-//! The plan for a request: by our planner, or by the strategy that the user named. What it is asked for is `switch`'s and `replan`'s matter.
+//! The plan for a request: by our planner, or by the strategy that the user named, in the configuration or at run time (`chosen`). What it is asked for is `switch`'s and `replan`'s matter.
 
 use flextensor_config::choices::MemoryMode;
 use flextensor_core::plan::{Objective, Plan, PlanRequest, plan};
 use flextensor_core::strategy::{self, StrategyError};
 
+use super::chosen;
 use crate::log;
 
 /// What plans of this process are to reach.
@@ -21,9 +22,12 @@ pub(super) fn objective() -> Objective {
 pub(super) fn planned(request: &PlanRequest) -> Result<Plan, String> {
     let config = super::config();
     let ours = || plan(request).map_err(|error| error.to_string());
-    let Some(name) = &config.load_strategy else { return ours() };
-    let made =
-        strategy::from_options(name, &config.strategy_options()).and_then(|strategy| strategy.plan(request));
+    let made = match (chosen::strategy_for(request), &config.load_strategy) {
+        (Some(strategy), _) => strategy.plan(request),
+        (None, Some(name)) => strategy::from_options(name, &config.strategy_options())
+            .and_then(|strategy| strategy.plan(request)),
+        (None, None) => return ours(),
+    };
     match made {
         Ok(made) => Ok(made.plan),
         Err(error @ StrategyError::NotApplicable { .. }) => {

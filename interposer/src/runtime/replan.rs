@@ -16,6 +16,7 @@ use flextensor_core::plan::Forecast;
 use flextensor_core::units::{ModelId, UnitId};
 
 use super::arena::{Meaning, arena};
+use super::chosen;
 use super::learn;
 use super::models::Model;
 use super::streaming::{Streaming, ring_of};
@@ -169,6 +170,9 @@ fn look_at_times(id: ModelId, model: &mut Model) {
 
 /// A forward on this device has ended, and the calling thread holds nothing.
 pub(super) fn between_forwards(device: i32) {
+    if chosen::take_news(device) && ring_of(device).is_some() && !placing::think(device, Why::Chosen) {
+        chosen::add_news(device);
+    }
     placing::between_forwards(device);
 }
 

@@ -17,7 +17,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::arena::PAGE;
 use super::streaming::ring_of;
 use super::world::world;
-use super::{learn, link};
+use super::{chosen, learn, link};
 use crate::ffi::device;
 use crate::log;
 
@@ -147,7 +147,7 @@ fn here(id: ModelId, ours: &Additions) -> Option<(Here, Vec<UnitId>)> {
         budget: config.max_gpu_mem_for(number.unsigned_abs(), total),
         fixed_bytes,
         ring_override: config.ring_bytes,
-        settings: settings(),
+        settings: settings(id),
         page_bytes: PAGE,
         ring_before,
     };
@@ -159,12 +159,19 @@ fn patterns() -> Patterns {
     Patterns { include: config.include_patterns.clone(), exclude: config.exclude_patterns.clone() }
 }
 
-/// Options besides budget, patterns and ring that plans depend on.
-const PLANNED_BY: [&str; 5] = ["mode", "load_strategy", "transfer_budget_scale", "num_blocks", "min_blocks"];
+/// The option that names who chooses.
+const STRATEGY: &str = "load_strategy";
 
-fn settings() -> BTreeMap<String, String> {
+/// Options besides budget, patterns and ring that plans depend on.
+const PLANNED_BY: [&str; 5] = ["mode", STRATEGY, "transfer_budget_scale", "num_blocks", "min_blocks"];
+
+fn settings(id: ModelId) -> BTreeMap<String, String> {
     let all = serde_json::to_value(super::config()).unwrap_or_default();
-    PLANNED_BY.iter().map(|&key| (key.to_owned(), all[key].to_string().replace('"', ""))).collect()
+    let configured = PLANNED_BY.iter().map(|&key| (key.to_owned(), all[key].to_string().replace('"', "")));
+    let mut settings: BTreeMap<String, String> = configured.collect();
+    // What was said of the model counts instead.
+    settings.extend(chosen::text_of(id).map(|text| (STRATEGY.to_owned(), text)));
+    settings
 }
 
 fn announce(path: &Path, taken: &Taken<'_>) {

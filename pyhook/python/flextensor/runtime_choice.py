@@ -26,7 +26,7 @@ def stream(models: Iterable[int], strategy_name: str, weights: list[str]) -> Non
 
 def _tell(models: Iterable[int], choice: dict[str, object]) -> None:
     for model in models:
-        answer = _native.model_strategy(model, json.dumps(choice))
+        answer = _native.model_strategy(model, json.dumps(choice, separators=(",", ":")))
         if answer == _NOT_NOW:
             raise RuntimeError("libflextensor.so takes no strategy now: it is not preloaded, or switched off")
         if answer:

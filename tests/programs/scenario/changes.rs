@@ -28,6 +28,8 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a larger second model" => a_larger_second_model(),
         "a larger second model under four threads" => a_larger_second_model_under_four_threads(),
         "half of the weights from now on" => half_of_the_weights_from_now_on(),
+        "weights that the program chose" => weights_that_the_program_chose(),
+        "a strategy that the program chose" => a_strategy_that_the_program_chose(),
         _ => return None,
     })
 }
@@ -358,5 +360,63 @@ fn half_of_the_weights_from_now_on() -> Told {
     scene.synchronize()?;
     say("pages of ten halves", copied() - before);
     (0..4).try_for_each(|_| pass(&scene, 1, &UP))?;
+    scene.finish()
+}
+
+/// Streamed weights, as digits of a number: 1 for the first one, 10 for the second and so on.
+fn streamed_weights(scene: &Scene) -> u64 {
+    let Some(report) = scene.ft.as_ref().and_then(Ft::report) else { return 0 };
+    let units = report["placements"].as_array().into_iter().flatten();
+    let streamed = units.filter(|unit| unit["streamed_bytes"].as_u64() > Some(0));
+    let number = |name: &str| name.strip_prefix("layers.")?.strip_suffix(".weight")?.parse::<u32>().ok();
+    streamed.filter_map(|unit| number(unit["name"].as_str()?)).map(|at| 10u64.pow(at)).sum()
+}
+
+/// Passes until the plan is the program's, or many have gone by.
+fn until_streamed(scene: &Scene, wanted: u64) -> Done {
+    for _ in 0..400 {
+        if streamed_weights(scene) == wanted {
+            break;
+        }
+        pass(scene, 1, &UP)?;
+        scene.synchronize()?;
+    }
+    Ok(())
+}
+
+/// Every other weight, then another half, then too few for the budget, then what the library likes.
+fn weights_that_the_program_chose() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let say_of = |text: Option<&str>| {
+        let code = scene.ft.as_ref().map_or(0, |ft| ft.model_strategy(scene.model, text));
+        u64::from(code.unsigned_abs())
+    };
+    let weights = |list: &str| format!("{{\"name\": \"mine\", \"weights\": [{list}]}}");
+    let odd = weights("\"layers.1.weight\", \"layers.3.weight\", \"layers.5.weight\", \"elsewhere\"");
+    say("code", say_of(Some(&odd)));
+    until_streamed(&scene, 101_010)?;
+    say("odd", streamed_weights(&scene));
+    let last = weights("\"layers.3.weight\", \"layers.4.weight\", \"layers.5.weight\"");
+    say("code of the last", say_of(Some(&last)));
+    until_streamed(&scene, 111_000)?;
+    say("last", streamed_weights(&scene));
+    say("code of nonsense", say_of(Some("{\"name\": \"Nonsense\"}")));
+    say(
+        "code of a stranger",
+        scene.ft.as_ref().map_or(0, |ft| ft.model_strategy(99, None)).unsigned_abs().into(),
+    );
+    watched(&scene, "later", || (0..6).try_for_each(|_| pass(&scene, 1, &UP)))?;
+    scene.finish()
+}
+
+/// A strategy of ours before anything is learnt, with its own parameters.
+fn a_strategy_that_the_program_chose() -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
+    if let Some(ft) = &scene.ft {
+        let every_other = "{\"name\": \"NthLayerStrategy\", \"parameters\": {\"nth_layer\": 2}}";
+        say("code", ft.model_strategy(scene.model, Some(every_other)).unsigned_abs().into());
+    }
+    scene.learn()?;
+    say("every other", streamed_weights(&scene));
     scene.finish()
 }

@@ -39,6 +39,8 @@ pub(in super::super) enum Why {
     Pressure,
     /// Memory that weights had to make free is not needed any more.
     Room,
+    /// The program chose a strategy, or weights.
+    Chosen,
 }
 
 /// Where a unit stands, and where it is to stand.
@@ -234,7 +236,7 @@ pub(super) fn targets(asked: &Asked, made: &Plan) -> Vec<Target> {
     if changed { targets } else { Vec::new() }
 }
 
-/// The budget comes first; then what is gained must repay what the change costs.
+/// The program's word counts; then the budget comes first; then what is gained must repay what the change costs.
 fn is_worth_it(asked: &Asked, made: &Plan, targets: &[Target], why: Why) -> bool {
     if why == Why::Room {
         // Less than what stays free is not worth moving for, unless it is the rest.
@@ -244,6 +246,9 @@ fn is_worth_it(asked: &Asked, made: &Plan, targets: &[Target], why: Why) -> bool
     // A ring of nothing is the end of streaming, which is left to those who let weights go.
     if targets.is_empty() || made.ring_pages == 0 {
         return false;
+    }
+    if why == Why::Chosen {
+        return true;
     }
     let fits = asked.request.budget.is_none_or(|budget| made.peak_bytes <= budget);
     if asked.over_budget && fits {
@@ -406,6 +411,7 @@ fn announce(done: InForce) {
     let because = match why {
         Why::Model => "another model came",
         Why::Drift => "passes took longer than expected",
+        Why::Chosen => "the program chose what is streamed",
         Why::Pressure | Why::Room => return promoted(done),
     };
     log::notice!(

@@ -93,7 +93,7 @@ fn saved_plan(
         bound_ms: plan.bound_ms,
         smallest_budget: plan.budget_missed(),
         chunk_pages: plan.chunk_pages,
-        settings: settings(),
+        settings: settings(id),
         forecasts: plan.forecasts.iter().filter_map(|of| SavedForecast::from_plan(of, id)).collect(),
     }
 }
