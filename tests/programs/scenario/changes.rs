@@ -29,7 +29,12 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a larger second model under four threads" => a_larger_second_model_under_four_threads(),
         "half of the weights from now on" => half_of_the_weights_from_now_on(),
         "weights that the program chose" => weights_that_the_program_chose(),
-        "a strategy that the program chose" => a_strategy_that_the_program_chose(),
+        "a strategy that the program chose" => {
+            chosen_before_learning("{\"name\": \"NthLayerStrategy\", \"parameters\": {\"nth_layer\": 2}}")
+        }
+        "too few weights that the program chose" => {
+            chosen_before_learning("{\"name\": \"mine\", \"weights\": [\"layers.1.weight\"]}")
+        }
         _ => return None,
     })
 }
@@ -384,7 +389,7 @@ fn until_streamed(scene: &Scene, wanted: u64) -> Done {
     Ok(())
 }
 
-/// Every other weight, then another half, then too few for the budget, then what the library likes.
+/// Every other weight, then another half.
 fn weights_that_the_program_chose() -> Told {
     let scene = Scene::learnt(COUNT, PAGES)?;
     let say_of = |text: Option<&str>| {
@@ -409,14 +414,13 @@ fn weights_that_the_program_chose() -> Told {
     scene.finish()
 }
 
-/// A strategy of ours before anything is learnt, with its own parameters.
-fn a_strategy_that_the_program_chose() -> Told {
+/// The program has its say before anything is learnt.
+fn chosen_before_learning(text: &str) -> Told {
     let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
     if let Some(ft) = &scene.ft {
-        let every_other = "{\"name\": \"NthLayerStrategy\", \"parameters\": {\"nth_layer\": 2}}";
-        say("code", ft.model_strategy(scene.model, Some(every_other)).unsigned_abs().into());
+        say("code", ft.model_strategy(scene.model, Some(text)).unsigned_abs().into());
     }
     scene.learn()?;
-    say("every other", streamed_weights(&scene));
+    say("streamed", streamed_weights(&scene));
     scene.finish()
 }
