@@ -336,6 +336,18 @@ def test_copies_begin_earlier_where_layers_have_no_weights():
     assert result.block_data.transfer_to_compute_map["layers.3"] == "layers.6", "into the gap"
 
 
+def test_a_layer_copies_for_one_other_layer_at_most():
+    # Behind two layers without weights, several copies could begin at once.
+    stats = [
+        LayerStatistics(each.label, [] if at in (1, 2) else each.tensors, 9.0)
+        for at, each in enumerate(eight(9.0))
+    ]
+    _, result = score(strategy.GlobalOffloadStrategy(n_blocks=4, min_blocks=4), stats)
+    readers = result.block_data.transfer_to_compute_map
+    assert list(readers.values()) == [f"layers.{at}" for at in range(3, 8)]
+    assert list(readers)[:3] == ["layers.0", "layers.1", "layers.2"]
+
+
 def test_without_transfer_times_those_of_the_tensors_count():
     stats = eight(3.0)
     told = strategy.KnapsackStrategy().compute(stats, LINK)
