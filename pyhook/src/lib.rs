@@ -23,7 +23,7 @@ mod _native {
     #[pymodule_export]
     use crate::calls::{
         arena, config_json, connect, model_begin, model_drop, model_end, model_owner, model_strategy,
-        model_weight, phase, report_json, silence, wants, weight_private,
+        model_weight, phase, report_json, silence, wants, weight_private, weight_written,
     };
     #[pymodule_export]
     use crate::configuration::{check_configuration, option_table, resolve_configuration, select};

@@ -14,6 +14,7 @@ mod options;
 mod paging;
 mod pressure;
 mod profile_file;
+mod proofs;
 mod replan;
 mod threads;
 mod told;
