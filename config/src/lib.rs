@@ -30,5 +30,5 @@ mod value;
 pub use config::Config;
 pub use error::{ConfigError, Origin};
 pub use file::ConfigFile;
-pub use load::{config_file, from_keywords, load_config, load_preload, load_preload_with, preload};
+pub use load::{changed, config_file, from_keywords, load_config, load_preload, load_preload_with, preload};
 pub use value::Raw;

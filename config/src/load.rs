@@ -116,6 +116,25 @@ pub fn from_keywords(keywords: &[(String, Raw)]) -> Result<Config, ConfigError> 
     merge.finish(Reader::Python)
 }
 
+/// A configuration in which some options are changed while the program runs: `json` is one object of keys and values. What
+/// the Python interface takes is taken.
+///
+/// # Errors
+/// The first thing that is wrong; see [`ConfigError`].
+pub fn changed(base: &Config, json: &str) -> Result<Config, ConfigError> {
+    let entries = ConfigFile::new("options.json", json).entries()?;
+    let all = serde_json::to_value(base).unwrap_or_default();
+    let mut merge = Merge::defaults();
+    for row in options::all() {
+        merge.values.insert(row.key, all[row.key].clone());
+    }
+    merge.origins = base.origins.clone();
+    for given in entries {
+        merge.set(&Given { origin: Origin::Keyword, ..given })?;
+    }
+    merge.finish(Reader::Python)
+}
+
 /// The configuration file that the variables name.
 ///
 /// # Errors

@@ -298,6 +298,19 @@ fn the_python_interface_takes_what_programs_set_before_it_has_an_effect() {
 }
 
 #[test]
+fn a_running_program_changes_what_it_names_and_nothing_else() {
+    let base = with(&[("FT_MAX_GPU_MEM", "8GiB"), ("FT_LOG", "info")]).unwrap();
+    let now =
+        changed(&base, r#"{"max_gpu_mem": "4GiB", "profiling_iters": 3, "pinned_memory": false}"#).unwrap();
+    assert_eq!((now.max_gpu_mem_for(0, 80 * GIB), now.profiling_iters), (Some(4 * GIB), 3));
+    assert_eq!((now.log, now.include_patterns.clone()), (LogLevel::Info, None));
+    assert_eq!(now.origins["max_gpu_mem"], Origin::Keyword);
+    assert_eq!(now.origins["log"], Origin::Variable("FT_LOG".to_owned()));
+    assert_eq!(changed(&base, "{}").unwrap(), base);
+    assert!(changed(&base, r#"{"num_blocks": 1}"#).is_err() && changed(&base, "[").is_err());
+}
+
+#[test]
 fn a_strategy_by_name_takes_the_options_that_were_set() {
     let config = with(&[("FT_LOAD_STRATEGY", "GreedyStrategy"), ("FT_NUM_BLOCKS", "6")]).unwrap();
     assert_eq!(config.load_strategy.as_deref(), Some("GreedyStrategy"));

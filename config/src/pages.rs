@@ -1,4 +1,5 @@
-//! The pages that are made from the option table: `config/default.toml` and `docs/options.md`. Tests compare them with
+//! The pages that are made from the option table: `config/default.toml`, `docs/options.md` and the Python interface's
+//! `option_fields.py`. Tests compare them with
 //! the files; `BLESS=1 cargo test -p flextensor-config` rewrites the files.
 
 use std::fmt::Write as _;
@@ -63,6 +64,39 @@ pub fn options_md() -> String {
         let _ = writeln!(page, "- `{name}` ({release})");
     }
     page
+}
+
+/// Types and meanings of the options for readers and checkers of Python.
+pub fn option_fields_py() -> String {
+    let mut page = String::from(
+        "\"\"\"The options as attributes, with their types: for readers and type checkers. Values, rules and defaults are asked of\n\
+         the native module by `config`.\n\nMade from config/src/options.rs; do not edit. `BLESS=1 cargo test -p flextensor-config` rewrites it.\n\"\"\"\n\n\
+         from typing import Any, Literal\n\n\nclass OptionFields:\n    \"\"\"One attribute for each option.\"\"\"\n",
+    );
+    for row in GROUPS.iter().flat_map(|group| group.rows) {
+        let _ = write!(page, "\n    {}: {}\n    \"\"\"{}\"\"\"\n", row.key, python_type(row), row.doc);
+    }
+    page
+}
+
+fn python_type(row: &Row) -> String {
+    let plain = match row.kind {
+        // An object with a method `compute` is taken too.
+        _ if row.key == "load_strategy" => return "Any".to_owned(),
+        Kind::Bool => "bool".to_owned(),
+        Kind::Int { .. } | Kind::Bytes => "int".to_owned(),
+        Kind::Float { .. } => "float".to_owned(),
+        Kind::Choice(words) => {
+            format!(
+                "Literal[{}]",
+                words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ")
+            )
+        }
+        Kind::Patterns => "list[str]".to_owned(),
+        Kind::Text | Kind::Amount | Kind::Budget => "str".to_owned(),
+    };
+    // The Python interface has a default for its patterns.
+    if row.optional && row.kind != Kind::Patterns { format!("{plain} | None") } else { plain }
 }
 
 fn limit(row: &Row) -> Option<String> {
@@ -147,6 +181,11 @@ mod tests {
     #[test]
     fn the_options_page_is_what_the_table_says() {
         compare("../docs/options.md", &options_md());
+    }
+
+    #[test]
+    fn the_fields_of_python_are_what_the_table_says() {
+        compare("../pyhook/python/flextensor/option_fields.py", &option_fields_py());
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //! - A name pattern that matches a module's path selects modules; there a segment that is a lone `*` is exactly one
 //!   path segment (`layers.*` is each layer), and any other `*` is any text.
 //! - A name pattern that matches no module selects parameters by their full names; there a lone `*` spans one or more
-//!   segments. Units are then found by cutting segments from its right until it names modules.
+//!   segments. Units are then found by cutting segments from its right until it names modules; where only a star
+//!   is left, they are the modules that hold the parameters.
 //! - A selected module brings all parameters on and below it. The outermost match is the unit: no unit is inside another.
 //! - Excludes come last; their lone `*` spans segments too. An excluded module takes everything below it along.
 
@@ -208,17 +209,26 @@ fn include(pattern: &Pattern, modules: &[Module]) -> Found {
         Pattern::Class(_) => Found::default(),
         Pattern::Name(glob) => {
             let parameters = parameters_named(glob, modules);
-            let units = if parameters.is_empty() { Vec::new() } else { units_of_cut(glob, modules) };
+            let units = units_of_cut(glob, &parameters, modules);
             Found { matched: !parameters.is_empty(), units, parameters }
         }
     }
 }
 
-/// Cuts segments from the right until the rest names modules; its stars span segments as in the whole pattern.
-fn units_of_cut(glob: &str, modules: &[Module]) -> Vec<usize> {
+/// Cuts segments from the right until the rest names modules with such parameters; its stars span segments as in the
+/// whole pattern. Where only a star is left, which would name everything, the units are the modules that hold them.
+fn units_of_cut(glob: &str, parameters: &[(usize, usize)], modules: &[Module]) -> Vec<usize> {
+    let holds = |unit: &usize| parameters.iter().any(|(held, _)| modules[*held].is_in(&modules[*unit].path));
     let mut rest = glob;
     while let Some((shorter, _)) = rest.rsplit_once('.') {
-        let units = named(shorter, LoneStar::ManySegments, modules);
+        if shorter == "*" {
+            let mut holders: Vec<usize> = parameters.iter().map(|(held, _)| *held).collect();
+            holders.retain(|held| !modules[*held].path.is_empty());
+            holders.dedup();
+            return holders;
+        }
+        let units: Vec<usize> =
+            named(shorter, LoneStar::ManySegments, modules).into_iter().filter(holds).collect();
         if !units.is_empty() {
             return units;
         }

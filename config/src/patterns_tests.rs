@@ -127,8 +127,9 @@ fn a_parameter_pattern_takes_parameters_and_is_cut_to_find_units() {
     assert_eq!(streamed(&selected).len(), 6);
     assert_eq!(traps(&select(&["*.mlp.up.weight"], &[])), ["layers.0.mlp.up", "layers.1.mlp.up"]);
     let everywhere = select(&["*.weight"], &[]);
-    assert_eq!(traps(&everywhere), ["embed", "layers", "head"]);
     assert_eq!(streamed(&everywhere).len(), 8);
+    assert_eq!(traps(&everywhere).len(), 8, "what is left is a star: the holders, {:?}", traps(&everywhere));
+    assert!(traps(&everywhere).contains(&"layers.1.mlp.up".to_owned()));
 }
 
 #[test]

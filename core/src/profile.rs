@@ -115,9 +115,9 @@ impl ProfileCollector {
         self.shapes.retain(|(owner, shape), _| *owner != model || shapes.contains(shape));
     }
 
-    /// Forgets all times; orders of use stay known.
-    pub fn clear_durations(&mut self) {
-        for history in self.shapes.values_mut() {
+    /// Forgets all times of a model; orders of use stay known.
+    pub fn clear_durations(&mut self, model: ModelId) {
+        for (_, history) in self.shapes.range_mut((model, 0)..=(model, u64::MAX)) {
             for pass in &mut history.kept {
                 pass.timed = false;
             }

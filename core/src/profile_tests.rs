@@ -80,10 +80,12 @@ fn the_usual_order_wins_over_an_odd_pass() {
 }
 
 #[test]
-fn clearing_drops_times_and_keeps_the_order() {
+fn clearing_drops_a_models_times_and_keeps_the_order() {
     let mut collector = ProfileCollector::new();
     collector.add(pass(0, &[1.0, 2.0]));
-    collector.clear_durations();
+    collector.clear_durations(ModelId(MODEL.0 + 1));
+    assert_eq!(times(&collector.profile(MODEL).unwrap()), [1.0, 2.0]);
+    collector.clear_durations(MODEL);
     assert_eq!(times(&collector.profile(MODEL).unwrap()), [0.0, 0.0]);
     collector.add(pass(0, &[5.0, 6.0]));
     assert_eq!(times(&collector.profile(MODEL).unwrap()), [5.0, 6.0]);

@@ -5,11 +5,12 @@
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use flextensor_core::phase::PhaseSettings;
 use flextensor_core::units::ModelId;
 
-use crate::runtime::models::{self, Named, Owner};
+use crate::runtime::models::{self, Named, Owner, ProfileSource};
 use crate::runtime::world::world;
-use crate::runtime::{self, chosen, passes, saved};
+use crate::runtime::{self, Profiling, chosen, passes, saved};
 use crate::{guard, init, log};
 
 /// A caller that knows another version stays away.
@@ -137,10 +138,88 @@ pub(crate) unsafe extern "C" fn ft_model_weight(
     })
 }
 
-/// All is named.
+/// Skip DISCOVERY where that can be done.
+const SKIP_DISCOVERY: u32 = 1;
+
+/// The model's own counts and profile, instead of the configured ones.
+///
+/// # Safety
+/// `profile` is null or a C string.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ft_model_course(
+    model: u64,
+    discovery: u32,
+    profiling: u32,
+    warmups: u32,
+    flags: u32,
+    profile: *const c_char,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let profile = match unsafe { text(profile) } {
+        None => ProfileSource::Configured,
+        Some(folder) if folder.is_empty() => ProfileSource::Nowhere,
+        Some(folder) => ProfileSource::Folder(folder.into()),
+    };
+    let settings = PhaseSettings {
+        discovery_iters: discovery,
+        profiling_iters: profiling,
+        skip_discovery: flags & SKIP_DISCOVERY != 0,
+        compile_warmups: warmups,
+        ..PhaseSettings::default()
+    };
+    call(NOT_NOW, || if models::set_course(ModelId(model), settings, profile) { DONE } else { BAD_ARGUMENT })
+}
+
+/// All is named. A model with a profile of its own starts from it at once.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_model_end(model: u64) -> i32 {
-    call(NOT_NOW, || if models::end(ModelId(model)) { DONE } else { BAD_ARGUMENT })
+    call(NOT_NOW, || {
+        let id = ModelId(model);
+        if !models::end(id) {
+            return BAD_ARGUMENT;
+        }
+        let own = |model: &models::Model| matches!(model.profile, ProfileSource::Folder(_));
+        let starts = world().models.get(&id).is_some_and(own);
+        if starts {
+            passes::start_from_profile(id);
+        }
+        DONE
+    })
+}
+
+/// The phase of one model.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_model_phase(model: u64) -> i32 {
+    call(NOT_NOW, || world().models.get(&ModelId(model)).map_or(NOT_NOW, |model| model.phase.phase().code()))
+}
+
+/// Suspends, resumes or clears the times that are recorded of a model.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_model_profiling(model: u64, what: u32) -> i32 {
+    let what = match what {
+        0 => Profiling::Suspend,
+        1 => Profiling::Resume,
+        2 => Profiling::Clear,
+        _ => return BAD_ARGUMENT,
+    };
+    call(NOT_NOW, || if runtime::profiling(ModelId(model), what) { DONE } else { BAD_ARGUMENT })
+}
+
+/// Options that the program changes while it runs.
+///
+/// # Safety
+/// `json` is null or a C string.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn ft_configure(json: *const c_char) -> i32 {
+    // SAFETY: the caller's promise.
+    let json = unsafe { text(json) }.unwrap_or_default();
+    call(NOT_NOW, || match runtime::configure(&json) {
+        Ok(()) => DONE,
+        Err(why) => {
+            log::warning!("options were not changed: {why}");
+            BAD_ARGUMENT
+        }
+    })
 }
 
 /// Who chooses what is streamed of the model, or what was chosen; null takes it back.
@@ -175,19 +254,6 @@ pub(crate) extern "C" fn ft_weight_private(address: u64) -> i32 {
         Ok(false) => BAD_ARGUMENT,
         Err(error) => {
             log::warning!("no private memory for the weight at {address:#x}: {error}");
-            FAILED
-        }
-    })
-}
-
-/// The forward that is going on wrote the weight at this address.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub(crate) extern "C" fn ft_weight_written(address: u64) -> i32 {
-    call(NOT_NOW, || match runtime::weight_written(address) {
-        Ok(true) => DONE,
-        Ok(false) => BAD_ARGUMENT,
-        Err(error) => {
-            log::warning!("no private memory for the weight at {address:#x}, which forwards write: {error}");
             FAILED
         }
     })

@@ -118,7 +118,7 @@ fn start() -> Stage {
             return Stage::Off;
         }
     };
-    log::set_level(level(config.log));
+    set_level(config.log);
     for warning in &config.warnings {
         log::warning!("{warning}");
     }
@@ -143,6 +143,11 @@ fn start() -> Stage {
             Stage::Failed
         }
     }
+}
+
+/// Lines below this level are not shown from now on.
+pub(crate) fn set_level(configured: LogLevel) {
+    log::set_level(level(configured));
 }
 
 fn level(configured: LogLevel) -> log::Level {

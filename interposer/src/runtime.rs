@@ -7,10 +7,9 @@
 //! - `switch`, `planned`, `early`, `exchange`, `link`, `touched`, `shadow`, `views`, `hosted`, `home`, `private`: from private pages to the ring and back.
 //! - `saved`: what an earlier run learnt, and what the next one need not.
 //! - `launch`, `scan`, `layouts`, `words`, `copies`, `escapes`, `graphs`, `gate`: the way of one call.
-//! - `open`, `evidence`, `verify`, `readout`, `sums`: what is proven of kernels, and where it holds.
-//! - `streaming`, `measure`: the ring in operation; `replan`: what follows when the program changes.
+//! - `streaming`, `verify`, `measure`: the ring in operation; `replan`: what follows when the program changes.
 //!
-//! Lock order: gate, world, the reading of weights (`readout`, never with a ring's lock held), a device's ring, the recorder of `learn`, words.
+//! Lock order: gate, world, the reading of shadows (`verify`, never with a ring's lock held), a device's ring, the recorder of `learn`, words.
 
 pub(crate) mod arena;
 pub(crate) mod chosen;
@@ -18,7 +17,6 @@ pub(crate) mod contexts;
 pub(crate) mod copies;
 mod early;
 pub(crate) mod escapes;
-mod evidence;
 mod exchange;
 mod gate;
 pub(crate) mod graphs;
@@ -32,14 +30,12 @@ mod link;
 mod measure;
 pub(crate) mod memory;
 pub(crate) mod models;
-mod open;
 mod overflow;
 pub(crate) mod passes;
 mod planned;
 pub(crate) mod pressure;
 pub(crate) mod private;
 mod python;
-mod readout;
 mod regions;
 mod replan;
 pub(crate) mod saved;
@@ -47,7 +43,6 @@ mod scan;
 mod shadow;
 pub(crate) mod snapshot;
 pub(crate) mod streaming;
-mod sums;
 mod switch;
 mod touched;
 mod verify;
@@ -55,26 +50,29 @@ mod views;
 pub(crate) mod words;
 pub(crate) mod world;
 
-use std::sync::OnceLock;
+use std::sync::{PoisonError, RwLock};
 
 use flextensor_config::Config;
-use flextensor_core::phase::{Phase, PhaseSettings};
-use flextensor_core::plan::StayReason;
+use flextensor_core::phase::{Phase, PhaseCommand, PhaseEvent, PhaseSettings, step};
 use flextensor_core::units::{ModelId, UnitId};
 
 use crate::ffi::result::CudaResult;
-use arena::{Meaning, PAGE};
+use arena::Meaning;
 use private::Why;
-use world::{Unit, UnitState, world as lock_world};
+use world::{Unit, world as lock_world};
 
-static CONFIG: OnceLock<Config> = OnceLock::new();
+/// The configuration in force. Older ones stay, because somebody may be reading them: they are few.
+static CONFIG: RwLock<Option<&'static Config>> = RwLock::new(None);
 
 /// Takes over the configuration; nothing else happens before the first allocation.
 pub(crate) fn start(config: Config) -> Result<(), String> {
     if config.report.is_some() {
         snapshot::write_at_exit();
     }
-    CONFIG.set(config).map_err(|_| "started twice".to_owned())?;
+    if CONFIG.read().unwrap_or_else(PoisonError::into_inner).is_some() {
+        return Err("started twice".to_owned());
+    }
+    put_in_force(config);
     python::look_around();
     Ok(())
 }
@@ -82,10 +80,68 @@ pub(crate) fn start(config: Config) -> Result<(), String> {
 /// The configuration of this run.
 pub(crate) fn config() -> &'static Config {
     // A handler runs only after `start`; a caller of the C interface that is earlier gets the defaults.
-    CONFIG.get_or_init(|| {
-        flextensor_config::preload(std::iter::empty(), None)
-            .unwrap_or_else(|_| unreachable!("the defaults are valid"))
+    let known = *CONFIG.read().unwrap_or_else(PoisonError::into_inner);
+    known.unwrap_or_else(|| {
+        put_in_force(
+            flextensor_config::preload(std::iter::empty(), None)
+                .unwrap_or_else(|_| unreachable!("the defaults are valid")),
+        )
     })
+}
+
+fn put_in_force(config: Config) -> &'static Config {
+    let config: &'static Config = Box::leak(Box::new(config));
+    *CONFIG.write().unwrap_or_else(PoisonError::into_inner) = Some(config);
+    config
+}
+
+/// The program changes options while it runs: `json` is an object of keys and values. What is decided already stays as it is; later decisions follow
+/// the new values. A process that is on stays on.
+///
+/// # Errors
+/// What is wrong with it; nothing changed then.
+pub(crate) fn configure(json: &str) -> Result<(), String> {
+    let before = config();
+    let mut now = flextensor_config::changed(before, json).map_err(|error| error.to_string())?;
+    (now.enabled, now.warnings) = (before.enabled, before.warnings.clone());
+    if now == *before {
+        return Ok(());
+    }
+    if now.report.is_some() && before.report.is_none() {
+        snapshot::write_at_exit();
+    }
+    crate::init::set_level(now.log);
+    put_in_force(now);
+    Ok(())
+}
+
+/// What a caller of the C interface may do to the times that are recorded of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Profiling {
+    /// Record no times, and count no timed passes, until the matching `Resume`.
+    Suspend,
+    /// Undo one `Suspend`.
+    Resume,
+    /// Forget the times recorded so far.
+    Clear,
+}
+
+/// Carries it out; false if the model is unknown, or the event is not allowed now.
+pub(crate) fn profiling(id: ModelId, what: Profiling) -> bool {
+    let event = match what {
+        Profiling::Suspend => PhaseEvent::Suspend,
+        Profiling::Resume => PhaseEvent::Resume,
+        Profiling::Clear => PhaseEvent::ClearDurations,
+    };
+    let mut world = lock_world();
+    let Some(model) = world.models.get_mut(&id) else { return false };
+    let (phase, commands) = step(model.phase, event);
+    model.phase = phase;
+    drop(world);
+    if commands.contains(&PhaseCommand::ClearDurations) {
+        learn::recorder(|recorder| recorder.clear_durations(id));
+    }
+    !commands.iter().any(|command| matches!(command, PhaseCommand::Refuse(_)))
 }
 
 /// Phase counts as configured.
@@ -134,8 +190,6 @@ pub(crate) fn drop_model(id: ModelId) {
     let Some(model) = removed else { return };
     learn::recorder(|recorder| recorder.forget(id));
     saved::forget(id);
-    open::forget(id);
-    evidence::discard(id);
     for unit in model.units {
         let alone = {
             let mut world = lock_world();
@@ -151,23 +205,6 @@ pub(crate) fn drop_model(id: ModelId) {
         }
     }
     switch::retire_empty_ring(model.device);
-}
-
-/// A forward wrote the weight at this address: it stays in private pages from now on, and nothing is proven by it. False if no unit lies there.
-pub(crate) fn weight_written(address: u64) -> CudaResult<bool> {
-    let (id, device) = {
-        let world = lock_world();
-        let here = |unit: &&Unit| {
-            unit.state != UnitState::Gone && (unit.base..unit.base + unit.pages * PAGE).contains(&address)
-        };
-        let Some(unit) = world.units.iter().find(here) else { return Ok(false) };
-        (unit.id, unit.device)
-    };
-    if let Some(unit) = streaming::ring_of(device).as_mut().and_then(|ring| ring.unit_mut(id)) {
-        unit.ledger.written = true;
-    }
-    words::words().retract(id);
-    private::keep(id, StayReason::Written, Why::Written).map(|()| true)
 }
 
 /// The weight at this address gets private pages, and is watched no longer. False if no unit lies there.

@@ -85,8 +85,6 @@ interface! {
     fn model_drop = c"ft_model_drop"(model: u64);
     /// Gives the weight at `address` private pages for good.
     fn weight_private = c"ft_weight_private"(address: u64) -> i32;
-    /// The forward that is going on wrote the weight at `address`.
-    fn weight_written = c"ft_weight_written"(address: u64) -> i32;
     /// A forward of the root begins.
     fn pass_begin = c"ft_pass_begin"(model: u64, shape: u64);
     /// The root's forward has returned.
@@ -101,6 +99,15 @@ interface! {
     fn trap_exit = c"ft_trap_exit"(model: u64, trap: u32);
     /// The events wanted now, as bits.
     fn wants = c"ft_wants"(model: u64) -> u32;
+    fn raw_model_course = c"ft_model_course"(
+        model: u64, discovery: u32, profiling: u32, warmups: u32, flags: u32, profile: *const c_char
+    ) -> i32;
+    /// The phase number of one model; -1 where there is none.
+    fn model_phase = c"ft_model_phase"(model: u64) -> i32;
+    /// 0 suspends, 1 resumes, 2 clears the times of a model.
+    fn model_profiling = c"ft_model_profiling"(model: u64, what: u32) -> i32;
+    fn raw_configure = c"ft_configure"(json: *const c_char) -> i32;
+    fn raw_profile_save = c"ft_profile_save"(folder: *const c_char) -> i32;
     fn raw_config_json = c"ft_config_json"(buffer: *mut c_char, capacity: usize) -> i64;
     fn raw_report_json = c"ft_report_json"(buffer: *mut c_char, capacity: usize) -> i64;
     fn raw_arena = c"ft_arena"(bytes: *mut u64) -> u64;
@@ -152,6 +159,29 @@ impl Table {
     /// Who chooses what is streamed of a model; none takes it back.
     pub(crate) fn model_strategy(&self, model: u64, json: Option<&Text>) -> i32 {
         self.raw_model_strategy(model, json.map_or(std::ptr::null(), Text::pointer))
+    }
+
+    /// The model's own counts and profile.
+    pub(crate) fn model_course(
+        &self,
+        model: u64,
+        counts: [u32; 3],
+        skip_discovery: bool,
+        profile: Option<&Text>,
+    ) -> i32 {
+        let [discovery, profiling, warmups] = counts;
+        let profile = profile.map_or(std::ptr::null(), Text::pointer);
+        self.raw_model_course(model, discovery, profiling, warmups, u32::from(skip_discovery), profile)
+    }
+
+    /// Changes options; `json` is an object.
+    pub(crate) fn configure(&self, json: &Text) -> i32 {
+        self.raw_configure(json.pointer())
+    }
+
+    /// Writes profile.json to a folder; none = the configured one.
+    pub(crate) fn profile_save(&self, folder: Option<&Text>) -> i32 {
+        self.raw_profile_save(folder.map_or(std::ptr::null(), Text::pointer))
     }
 
     /// The effective configuration as JSON.

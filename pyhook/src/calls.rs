@@ -73,6 +73,47 @@ pub(crate) fn model_strategy(model: u64, json: Option<&str>) -> i32 {
     bridge::table().map_or(NOT_POSSIBLE, |table| table.model_strategy(model, json.as_ref()))
 }
 
+/// The model's own counts and profile, before [`model_end`]; `profile`: None = the configured one, an empty text = none,
+/// else the folder that it is read from.
+#[pyfunction]
+pub(crate) fn model_course(
+    model: u64,
+    discovery: u32,
+    profiling: u32,
+    warmups: u32,
+    skip_discovery: bool,
+    profile: Option<&str>,
+) -> PyResult<i32> {
+    let profile = profile.map(Text::new);
+    Ok(table()?.model_course(model, [discovery, profiling, warmups], skip_discovery, profile.as_ref()))
+}
+
+/// The phase number of one model; -1 where there is none.
+#[pyfunction]
+pub(crate) fn model_phase(model: u64) -> i32 {
+    bridge::table().map_or(NOT_POSSIBLE, |table| table.model_phase(model))
+}
+
+/// What is done to the times that are recorded of a model: 0 suspend, 1 resume, 2 clear.
+#[pyfunction]
+pub(crate) fn model_profiling(model: u64, what: u32) -> i32 {
+    bridge::table().map_or(NOT_POSSIBLE, |table| table.model_profiling(model, what))
+}
+
+/// Changes options of the running process: a JSON object of keys and values.
+#[pyfunction]
+pub(crate) fn configure(json: &str) -> PyResult<i32> {
+    Ok(table()?.configure(&Text::new(json)))
+}
+
+/// Writes profile.json to a folder; None = the configured one. Other Python threads run meanwhile.
+#[pyfunction]
+pub(crate) fn profile_save(py: Python<'_>, folder: Option<&str>) -> PyResult<i32> {
+    let table = table()?;
+    let folder = folder.map(Text::new);
+    Ok(py.detach(|| table.profile_save(folder.as_ref())))
+}
+
 /// The program let the model go: its ranges become private; other Python threads run meanwhile.
 #[pyfunction]
 pub(crate) fn model_drop(py: Python<'_>, model: u64) {
@@ -87,14 +128,7 @@ pub(crate) fn weight_private(py: Python<'_>, address: u64) -> i32 {
     bridge::table().map_or(NOT_POSSIBLE, |table| py.detach(|| table.weight_private(address)))
 }
 
-/// Says that the forward which is going on wrote the weight at `address`; other Python threads run meanwhile.
-#[pyfunction]
-pub(crate) fn weight_written(py: Python<'_>, address: u64) -> i32 {
-    bridge::table().map_or(NOT_POSSIBLE, |table| py.detach(|| table.weight_written(address)))
-}
-
-/// The events that a model wants now: 1 owners, 2 traps, 4 owners of stacked experts, 8 weights that its pass
-/// writes.
+/// The events that a model wants now: 1 owners, 2 traps, 4 owners of stacked experts.
 #[pyfunction]
 pub(crate) fn wants(model: u64) -> u32 {
     bridge::table().map_or(0, |table| table.wants(model))

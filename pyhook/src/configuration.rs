@@ -112,6 +112,28 @@ fn limit(support: Support) -> Option<String> {
     }
 }
 
+/// Include and exclude patterns, as given, that match nothing of these modules (described as for [`select`]).
+#[pyfunction]
+pub(crate) fn unmatched_patterns(
+    modules: Vec<(String, String, String, Vec<String>)>,
+    include: Option<Vec<String>>,
+    exclude: Vec<String>,
+) -> PyResult<Vec<String>> {
+    let selection = Selection::parse(include.as_deref(), &exclude)
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(selection.apply(&described(modules)).unmatched)
+}
+
+fn described(modules: Vec<(String, String, String, Vec<String>)>) -> Vec<Module> {
+    let one = |(path, class_name, class_full_name, parameters)| Module {
+        path,
+        class_name,
+        class_full_name,
+        parameters,
+    };
+    modules.into_iter().map(one).collect()
+}
+
 /// What [`select`] answers: trap modules by index, for each module whether it is excluded, and for each of
 /// its tensors whether it may be streamed.
 type Selected = (Vec<usize>, Vec<bool>, Vec<Vec<bool>>);
@@ -126,15 +148,6 @@ pub(crate) fn select(
 ) -> PyResult<Selected> {
     let selection = Selection::parse(include.as_deref(), &exclude)
         .map_err(|error| PyValueError::new_err(error.to_string()))?;
-    let modules: Vec<Module> = modules
-        .into_iter()
-        .map(|(path, class_name, class_full_name, parameters)| Module {
-            path,
-            class_name,
-            class_full_name,
-            parameters,
-        })
-        .collect();
-    let selected = selection.apply(&modules);
+    let selected = selection.apply(&described(modules));
     Ok((selected.traps, selected.excluded, selected.streamable))
 }

@@ -1,14 +1,15 @@
 //! `flextensor._native`: what the Python package needs from Rust.
 //!
 //! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks,
-//! [`shape`] tells forwards apart, [`configuration`] is the option table and the patterns, [`plan`] answers what-if
-//! questions, [`strategies`] is core's strategies, [`profiles`] checks profile files. Which modules and
+//! [`phases`] is the phase machine, [`shape`] tells forwards apart, [`configuration`] is the option table and the
+//! patterns, [`plan`] answers what-if questions, [`strategies`] is core's strategies, [`profiles`] checks profile files. Which modules and
 //! tensors matter is decided in `python/flextensor/`; what happens to them, in the interposer.
 
 mod bridge;
 mod calls;
 mod configuration;
 mod marks;
+mod phases;
 mod plan;
 mod profiles;
 mod shape;
@@ -22,13 +23,18 @@ mod _native {
     const API_VERSION: u32 = crate::bridge::API_VERSION;
     #[pymodule_export]
     use crate::calls::{
-        arena, config_json, connect, model_begin, model_drop, model_end, model_owner, model_strategy,
-        model_weight, phase, report_json, silence, wants, weight_private, weight_written,
+        arena, config_json, configure, connect, model_begin, model_course, model_drop, model_end,
+        model_owner, model_phase, model_profiling, model_strategy, model_weight, phase, profile_save,
+        report_json, silence, wants, weight_private,
     };
     #[pymodule_export]
-    use crate::configuration::{check_configuration, option_table, resolve_configuration, select};
+    use crate::configuration::{
+        check_configuration, option_table, resolve_configuration, select, unmatched_patterns,
+    };
     #[pymodule_export]
     use crate::marks::{Mark, PassHook, SearchHook, inside_a_pass, pass_begin, pass_end};
+    #[pymodule_export]
+    use crate::phases::Phases;
     #[pymodule_export]
     use crate::plan::{WhatIf, plot_results};
     #[pymodule_export]

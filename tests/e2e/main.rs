@@ -4,6 +4,7 @@
 mod loader;
 
 // Programs under a budget, on simcuda.
+mod courses;
 mod failure;
 mod fork;
 mod graphs;
@@ -14,7 +15,6 @@ mod options;
 mod paging;
 mod pressure;
 mod profile_file;
-mod proofs;
 mod replan;
 mod threads;
 mod told;

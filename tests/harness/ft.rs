@@ -41,7 +41,6 @@ interface! {
     ft_model_strategy(model: u64, json: *const c_char) -> i32;
     ft_model_drop(model: u64) -> ();
     ft_weight_private(address: u64) -> i32;
-    ft_weight_written(address: u64) -> i32;
     ft_pass_begin(model: u64, shape: u64) -> ();
     ft_pass_end(model: u64) -> ();
     ft_owner_enter(model: u64, owner: u32) -> ();
@@ -53,6 +52,10 @@ interface! {
     ft_report_json(buffer: *mut u8, capacity: usize) -> i64;
     ft_arena(bytes: *mut u64) -> u64;
     ft_profile_save(folder: *const c_char) -> i32;
+    ft_model_course(model: u64, discovery: u32, profiling: u32, warmups: u32, flags: u32, profile: *const c_char) -> i32;
+    ft_model_phase(model: u64) -> i32;
+    ft_model_profiling(model: u64, what: u32) -> i32;
+    ft_configure(json: *const c_char) -> i32;
 }
 
 fn text(value: &str) -> CString {
@@ -105,6 +108,30 @@ impl Ft {
         (self.ft_model_weight)(model, text(name).as_ptr(), address, bytes, owner, flags)
     }
 
+    /// `ft_model_course` without flags; `profile`: `None` = the configured folder, empty = none.
+    pub fn model_course(&self, model: u64, counts: [u32; 3], profile: Option<&str>) -> i32 {
+        let [discovery, profiling, warmups] = counts;
+        let profile = profile.map(text);
+        let folder = profile.as_ref().map_or(std::ptr::null(), |folder| folder.as_ptr());
+        (self.ft_model_course)(model, discovery, profiling, warmups, 0, folder)
+    }
+
+    /// `ft_model_phase`.
+    #[must_use]
+    pub fn model_phase(&self, model: u64) -> i32 {
+        (self.ft_model_phase)(model)
+    }
+
+    /// `ft_model_profiling`: 0 suspends, 1 resumes, 2 clears.
+    pub fn model_profiling(&self, model: u64, what: u32) -> i32 {
+        (self.ft_model_profiling)(model, what)
+    }
+
+    /// `ft_configure`.
+    pub fn configure(&self, json: &str) -> i32 {
+        (self.ft_configure)(text(json).as_ptr())
+    }
+
     /// `ft_model_end`.
     pub fn model_end(&self, model: u64) -> i32 {
         (self.ft_model_end)(model)
@@ -124,11 +151,6 @@ impl Ft {
     /// `ft_weight_private`.
     pub fn weight_private(&self, address: u64) -> i32 {
         (self.ft_weight_private)(address)
-    }
-
-    /// `ft_weight_written`.
-    pub fn weight_written(&self, address: u64) -> i32 {
-        (self.ft_weight_written)(address)
     }
 
     /// `ft_pass_begin`.

@@ -169,8 +169,6 @@ impl Run {
         }
         if self.preload {
             command.env("LD_PRELOAD", preload_library());
-            // These threads of the library compare weights in the background; what is torn is different then, and that is all they want to know.
-            command.env("SIMCUDA_TORN_READERS", "ft-readout,ft-verify");
             command.env("FT_REPORT", folder.join("report.json"));
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));

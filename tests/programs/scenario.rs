@@ -2,10 +2,12 @@
 //! when every byte was right, 1 when one was not, 2 when a driver call failed.
 //!
 //! `scenario STORY`. The stage that all stories stand on is in `scenario/scene.rs`; stories are in `scenario/pages.rs` (what a weight's bytes are),
-//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/proofs.rs` (who is taken for a reader), `scenario/loading.rs` (models that do not fit), `scenario/pressure.rs` (memory that runs short later) and `scenario/process.rs` (threads, forks, exits).
+//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/courses.rs` (models with counts and profiles of their own, options that change), `scenario/loading.rs` (models that do not fit), `scenario/pressure.rs` (memory that runs short later) and `scenario/process.rs` (threads, forks, exits).
 
 #[path = "scenario/changes.rs"]
 mod changes;
+#[path = "scenario/courses.rs"]
+mod courses;
 #[path = "scenario/loading.rs"]
 mod loading;
 #[path = "scenario/nodes.rs"]
@@ -20,8 +22,6 @@ mod pressure;
 mod process;
 #[path = "scenario/profile.rs"]
 mod profile;
-#[path = "scenario/proofs.rs"]
-mod proofs;
 #[path = "scenario/scene.rs"]
 mod scene;
 
@@ -42,10 +42,10 @@ fn main() {
     let told = told
         .or_else(|| nodes::tell(&story))
         .or_else(|| profile::tell(&story))
+        .or_else(|| courses::tell(&story))
         .or_else(|| changes::tell(&story))
         .or_else(|| loading::tell(&story))
-        .or_else(|| pressure::tell(&story))
-        .or_else(|| proofs::tell(&story));
+        .or_else(|| pressure::tell(&story));
     match told.unwrap_or_else(|| panic!("no story {story:?}")) {
         Ok(wrong) => {
             say("mismatches", wrong);

@@ -12,7 +12,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char *text;
 static size_t used, room;
-static long answers[8]; /* 0 wants, 1 phase, 2 refuse models, 3 answer of model_weight, 4 answer of weight_private */
+static long answers[8]; /* 0 wants, 1 phase (of each model too), 2 refuse models, 3 answer of model_weight, 4 answer of weight_private */
 static uint64_t models;
 
 static void record(const char *format, ...) {
@@ -21,6 +21,7 @@ static void record(const char *format, ...) {
     va_start(arguments, format);
     int length = vsnprintf(line, sizeof line - 1, format, arguments);
     va_end(arguments);
+    if (length > (int)sizeof line - 2) length = sizeof line - 2;
     line[length] = '\n';
     pthread_mutex_lock(&lock);
     if (used + length + 2 > room) text = realloc(text, room = 2 * (used + length + 2));
@@ -92,14 +93,22 @@ int32_t ft_model_strategy(uint64_t model, const char *json) {
     record("model_strategy %llu %s", (unsigned long long)model, json ? json : "-");
     return 0;
 }
+int32_t ft_model_course(uint64_t model, uint32_t discovery, uint32_t profiling, uint32_t warmups, uint32_t flags, const char *profile) {
+    record("model_course %llu %u %u %u %u %s", (unsigned long long)model, discovery, profiling, warmups, flags,
+           !profile ? "-" : *profile ? profile : "none");
+    return 0;
+}
+int32_t ft_model_phase(uint64_t model) { (void)model; return (int32_t)answers[1]; }
+int32_t ft_model_profiling(uint64_t model, uint32_t what) {
+    record("model_profiling %llu %u", (unsigned long long)model, what);
+    return 0;
+}
+int32_t ft_configure(const char *json) { record("configure %s", json); return 0; }
+int32_t ft_profile_save(const char *folder) { record("profile_save %s", folder ? folder : "-"); return answers[1] == 3 ? 0 : -1; }
 void ft_model_drop(uint64_t model) { record("model_drop %llu", (unsigned long long)model); }
 int32_t ft_weight_private(uint64_t address) {
     record("weight_private %llu", (unsigned long long)address);
     return (int32_t)answers[4];
-}
-int32_t ft_weight_written(uint64_t address) {
-    record("weight_written %llu", (unsigned long long)address);
-    return 0;
 }
 void ft_pass_begin(uint64_t model, uint64_t shape) {
     record("pass_begin %llu %llu", (unsigned long long)model, (unsigned long long)shape);

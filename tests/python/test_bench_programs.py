@@ -185,6 +185,8 @@ def test_flextensor_is_given_the_blocks_and_its_budget_as_a_fraction_of_the_gpu(
     total = types.SimpleNamespace(total_memory=1000)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: total)
     seen = {}
+    # Other tests of this process may have loaded ours.
+    monkeypatch.delitem(sys.modules, "flextensor._native", raising=False)
     stand_in(
         "flextensor",
         OffloadConfig=lambda **given: seen.update(given) or "config",

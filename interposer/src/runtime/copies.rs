@@ -114,7 +114,11 @@ fn attempt(
     {
         for hit in hits.iter().filter(|hit| hit.access == Access::Write) {
             if let Some(unit) = ring.unit_mut(hit.unit) {
-                unit.ledger.note_change();
+                // The program changed the bytes: no suspect can be judged by them.
+                unit.suspects.clear();
+                unit.checksum = None;
+                // Nor may a check that is under way bring the checksum back.
+                unit.shadow_writes += 1;
             }
         }
         ring.launched(stream, &hits, &verdicts);

@@ -2,6 +2,7 @@
 //! Passes are `passes`' matter, placement `switch`'s.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use flextensor_core::drift::Watch;
 use flextensor_core::phase::{Phase, PhaseEvent, PhaseSettings, PhaseState, step};
@@ -14,7 +15,7 @@ use super::measure::Measure;
 use super::replan::{Current, Observation};
 use super::streaming::ring_of;
 use super::world::{Member, Unit, UnitState, World, world};
-use super::{evidence, hosted, shadow, touched};
+use super::{hosted, shadow, touched};
 use crate::ffi::context::{self, Context};
 use crate::ffi::device;
 use crate::ffi::stream::Stream;
@@ -46,6 +47,18 @@ pub(crate) struct Named {
     pub(crate) flags: u32,
 }
 
+/// Where a model's profile comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ProfileSource {
+    /// The folder of the configuration, if there is one; what is learnt is saved there too.
+    #[default]
+    Configured,
+    /// None: it is learnt, and saved on request only.
+    Nowhere,
+    /// This folder; saved on request only.
+    Folder(PathBuf),
+}
+
 /// One model.
 pub(crate) struct Model {
     pub(crate) name: String,
@@ -54,6 +67,7 @@ pub(crate) struct Model {
     pub(crate) owners: BTreeMap<u32, Owner>,
     pub(crate) named: Vec<Named>,
     pub(crate) phase: PhaseState,
+    pub(crate) profile: ProfileSource,
     pub(crate) units: Vec<UnitId>,
     /// Bytes of weights that are in no unit.
     pub(crate) fixed_bytes: u64,
@@ -101,6 +115,7 @@ pub(crate) fn begin(name: &str, settings: PhaseSettings) -> ModelId {
         owners: BTreeMap::new(),
         named: Vec::new(),
         phase: PhaseState::new(settings),
+        profile: ProfileSource::default(),
         units: Vec::new(),
         fixed_bytes: 0,
         measure: Measure::default(),
@@ -118,6 +133,18 @@ pub(crate) fn begin(name: &str, settings: PhaseSettings) -> ModelId {
     };
     world.models.insert(id, model);
     id
+}
+
+/// The model's own way through the phases, instead of the configured one. False for an unknown or finished model.
+pub(crate) fn set_course(id: ModelId, settings: PhaseSettings, profile: ProfileSource) -> bool {
+    match world().models.get_mut(&id) {
+        Some(model) if !model.is_ended() => {
+            model.phase = PhaseState::new(settings);
+            model.profile = profile;
+            true
+        }
+        _ => false,
+    }
 }
 
 /// All weights are named: units are made, and DISCOVERY begins. False for an unknown or finished model.
@@ -174,9 +201,8 @@ fn prepare_host_memory(world: &World, id: ModelId) {
         let limit = super::config().host_mem_limit_for(available);
         wanted < available && limit.is_none_or(|limit| wanted + shadow::pinned_bytes() <= limit)
     };
-    if wanted > 0 && shadow::available_bytes().is_some_and(allowed) {
+    if shadow::available_bytes().is_some_and(allowed) {
         touched::prepare(wanted);
-        evidence::begin(world, id);
     }
 }
 

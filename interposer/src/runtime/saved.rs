@@ -15,6 +15,7 @@ use flextensor_core::saved::{
 use flextensor_core::units::{ModelId, UnitId};
 
 use super::arena::PAGE;
+use super::models::ProfileSource;
 use super::streaming::ring_of;
 use super::world::world;
 use super::{chosen, learn, link};
@@ -46,7 +47,7 @@ struct Known {
 
 #[derive(Default)]
 struct State {
-    /// The file's content; none before anybody asked.
+    /// The configured file's content; none before anybody asked.
     read: Option<Option<Arc<Additions>>>,
     /// The file is of another version: somebody else may need it.
     leave: bool,
@@ -72,15 +73,29 @@ pub(super) fn keeps_link() -> bool {
     config.profile_storage_dir.is_some() && !config.profile_read_only
 }
 
-/// Whether a profile is wanted at all.
-pub(super) fn is_wanted() -> bool {
-    super::config().profile_storage_dir.is_some()
+/// Whether a profile is wanted for the model.
+pub(super) fn is_wanted(id: ModelId) -> bool {
+    path_for(id).is_some()
+}
+
+/// The file that is read for the model.
+fn path_for(id: ModelId) -> Option<PathBuf> {
+    match &world().models.get(&id)?.profile {
+        ProfileSource::Configured => path(),
+        ProfileSource::Nowhere => None,
+        ProfileSource::Folder(folder) => Some(folder.join(FILE_NAME)),
+    }
+}
+
+/// Whether what is learnt of the model is written without being asked for.
+fn is_kept_unasked(id: ModelId) -> bool {
+    world().models.get(&id).is_some_and(|model| model.profile == ProfileSource::Configured)
 }
 
 /// Takes up what an earlier run learnt of the model; false where there is nothing to be taken. Asked once for each model, before its first pass, in
 /// its context.
 pub(super) fn take_up(id: ModelId) -> bool {
-    let Some(path) = path() else { return false };
+    let Some(path) = path_for(id) else { return false };
     let first = state(|state| state.models.insert(id, Known::default()).is_none());
     let Some(ours) = (if first { content(&path) } else { None }) else { return false };
     let Some((here, ids)) = here(id, &ours) else { return false };
@@ -101,11 +116,13 @@ pub(super) fn take_up(id: ModelId) -> bool {
     }
 }
 
-/// What the file says, read once. Whatever is wrong with it is said once.
-fn content(path: &Path) -> Option<Arc<Additions>> {
-    if let Some(read) = state(|state| state.read.clone()) {
+/// What the file says; the configured one is read once. Whatever is wrong with it is said when it is read.
+fn content(file_path: &Path) -> Option<Arc<Additions>> {
+    let is_configured = path().is_some_and(|configured| configured == file_path);
+    if let Some(read) = state(|state| state.read.clone()).filter(|_| is_configured) {
         return read;
     }
+    let path = file_path;
     let (mut ours, mut leave) = (None, false);
     match file::read(path) {
         Ok(None) => log::info!("no profile at {} yet", path.display()),
@@ -120,10 +137,12 @@ fn content(path: &Path) -> Option<Arc<Additions>> {
             log::warning!("{error}; the model is learnt as usual{then}");
         }
     }
-    state(|state| {
-        state.read = Some(ours.clone());
-        state.leave = leave;
-    });
+    if is_configured {
+        state(|state| {
+            state.read = Some(ours.clone());
+            state.leave = leave;
+        });
+    }
     ours
 }
 
@@ -222,11 +241,7 @@ fn restore(id: ModelId, taken: &Taken<'_>, ids: &[UnitId]) {
 fn lasts(reason: StayReason) -> bool {
     matches!(
         reason,
-        StayReason::Written
-            | StayReason::Escaped
-            | StayReason::Shared
-            | StayReason::GraphHeld
-            | StayReason::ReadElsewhere
+        StayReason::Escaped | StayReason::Shared | StayReason::GraphHeld | StayReason::ReadElsewhere
     )
 }
 

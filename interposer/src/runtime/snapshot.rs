@@ -2,6 +2,7 @@
 
 #![expect(unsafe_code, reason = "registers an exit handler")]
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,17 +11,15 @@ use serde_json::{Value, json};
 use super::streaming::{self, MAX_DEVICES, ring_of};
 use super::switch::{Decided, peak_gb_per_s};
 use super::world::{Unit, UnitState, World, world};
-use super::{evidence, hosted, learn, memory, overflow, passes, pressure, replan, shadow};
+use super::{hosted, learn, memory, overflow, passes, pressure, replan, shadow};
 use crate::account;
 use crate::outcome;
 use crate::selftest;
 
 /// The report as it stands now.
 pub(crate) fn report() -> Value {
-    let (hits, doubtful) = learn::recorder(|recorder| (recorder.hits, recorder.doubtful));
-    let (looked_at, proven) = evidence::counts();
     let observed =
-        json!({ "hits": hits, "doubtful": doubtful, "looked_at_bytes": looked_at, "proven_words": proven });
+        learn::recorder(|recorder| json!({ "hits": recorder.hits, "doubtful": recorder.doubtful }));
     let mut world = world();
     let models = models(&mut world);
     let plans: Vec<Value> =
@@ -122,8 +121,10 @@ fn placements(world: &World) -> Vec<Value> {
     let living = world.units.iter().filter(|unit| unit.state != UnitState::Gone);
     living
         .map(|unit| {
+            let models: BTreeSet<u64> = unit.members.iter().map(|member| member.model.0).collect();
             json!({
                 "name": unit.name(),
+                "models": models,
                 "owner": owner(world, unit),
                 "device": unit.device,
                 "bytes": unit.bytes(),

@@ -11,7 +11,8 @@ use flextensor_core::units::UnitId;
 
 use super::arena::PAGE;
 use super::shadow::Shadow;
-use super::verify::{self, Ledger};
+use super::verify;
+use super::words::Word;
 use crate::ffi::context::{self, Context};
 use crate::ffi::copy;
 use crate::ffi::event::{self, Event};
@@ -36,8 +37,12 @@ pub(crate) struct StreamedUnit {
     pub(crate) ring_start: u64,
     /// Held for its owner's whole forward.
     pub(crate) hold: bool,
-    /// What is known of its bytes.
-    pub(crate) ledger: Ledger,
+    /// Words not proven read-only that showed it since it was copied in.
+    pub(crate) suspects: Vec<Word>,
+    /// Checksum of the shadow, while it is known.
+    pub(crate) checksum: Option<u64>,
+    /// Counts everything that may have changed the shadow.
+    pub(crate) shadow_writes: u64,
 }
 
 /// The driver's side of the pager.
@@ -365,9 +370,7 @@ impl Streaming {
         let (context, device) = (self.context, self.device);
         self.bytes_back += pages * PAGE;
         let Some(unit) = self.unit_mut(id) else { return Ok(()) };
-        if first == 0 {
-            verify::before_write_back(unit, on);
-        }
+        unit.shadow_writes += 1;
         unit.shadow.pieces(first * PAGE, pages * PAGE).try_for_each(|(offset, bytes, host)| {
             // SAFETY: as in `copy_in`; the protocol keeps everybody else from these bytes meanwhile.
             unsafe { copy::to_host_async(host.cast_mut(), unit.address + offset, bytes as usize, on) }

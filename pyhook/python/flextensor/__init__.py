@@ -18,8 +18,41 @@ if TYPE_CHECKING:
     from flextensor.config import load_config as load_config
     from flextensor.config import load_config_from_env as load_config_from_env
     from flextensor.config import load_config_from_file as load_config_from_file
+    from flextensor.gpu_memory import GPUMemoryUsage as GPUMemoryUsage
     from flextensor.host_pinning import PinnedMemoryMode as PinnedMemoryMode
+    from flextensor.interface import clear_profiling_durations as clear_profiling_durations
+    from flextensor.interface import collect_offload_timing as collect_offload_timing
+    from flextensor.interface import get_gpu_memory_usage as get_gpu_memory_usage
+    from flextensor.interface import init as init
+    from flextensor.interface import load_profile as load_profile
+    from flextensor.interface import offload as offload
+    from flextensor.interface import offload_block as offload_block
+    from flextensor.interface import offload_from_profile as offload_from_profile
+    from flextensor.interface import offload_from_state as offload_from_state
+    from flextensor.interface import offload_units as offload_units
+    from flextensor.interface import pause_profiling as pause_profiling
+    from flextensor.interface import release as release
+    from flextensor.interface import request_strategy_replan as request_strategy_replan
+    from flextensor.interface import reset_offload_timing as reset_offload_timing
+    from flextensor.interface import resident_units as resident_units
+    from flextensor.interface import resume_profiling as resume_profiling
+    from flextensor.interface import save_profile as save_profile
+    from flextensor.interface import set_config as set_config
+    from flextensor.interface import suspend_profiling as suspend_profiling
+    from flextensor.interface import update_offload_timing as update_offload_timing
+    from flextensor.interface import update_state as update_state
+    from flextensor.model_proxy import OffloadModelProxy as OffloadModelProxy
+    from flextensor.offload_manager import DEFAULT_MANAGER_NAME as DEFAULT_MANAGER_NAME
+    from flextensor.offload_manager import OffloadManager as OffloadManager
+    from flextensor.offload_manager import get_offload_manager as get_offload_manager
+    from flextensor.offload_timing import OffloadTimingReport as OffloadTimingReport
+    from flextensor.offload_timing import OffloadTimingSnapshot as OffloadTimingSnapshot
+    from flextensor.offload_timing import TrapTimingRecord as TrapTimingRecord
+    from flextensor.offload_timing import TrapTimingStats as TrapTimingStats
+    from flextensor.offload_timing import format_offload_timing_table as format_offload_timing_table
+    from flextensor.phases import OffloadPhase as OffloadPhase
     from flextensor.profile_loading import load_model_from_profile as load_model_from_profile
+    from flextensor.replan import StrategyReplanStatus as StrategyReplanStatus
     from flextensor.strategy import AdaptiveKnapsackStrategy as AdaptiveKnapsackStrategy
     from flextensor.strategy import AdaptiveStrategy as AdaptiveStrategy
     from flextensor.strategy import BudgetFillGreedyStrategy as BudgetFillGreedyStrategy
@@ -38,6 +71,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # The public names by the module that defines them.
+# fmt: off
 _NAMES = {
     "benchmark_tensor_mode": ("BenchmarkReplace", "PreloadToDevice", "TensorBenchmarkMode"),
     "config": ("OffloadConfig", "load_config", "load_config_from_env", "load_config_from_file"),
@@ -59,7 +93,24 @@ _NAMES = {
         "Strategy",
     ),
     "tensor_manager": ("TensorManager",),
+    "gpu_memory": ("GPUMemoryUsage",),
+    "interface": (
+        "clear_profiling_durations", "collect_offload_timing", "get_gpu_memory_usage", "init", "load_profile",
+        "offload", "offload_block", "offload_from_profile", "offload_from_state", "offload_units",
+        "pause_profiling", "release", "request_strategy_replan", "reset_offload_timing", "resident_units",
+        "resume_profiling", "save_profile", "set_config", "suspend_profiling", "update_offload_timing",
+        "update_state",
+    ),
+    "model_proxy": ("OffloadModelProxy",),
+    "offload_manager": ("DEFAULT_MANAGER_NAME", "OffloadManager", "get_offload_manager"),
+    "offload_timing": (
+        "OffloadTimingReport", "OffloadTimingSnapshot", "TrapTimingRecord", "TrapTimingStats",
+        "format_offload_timing_table",
+    ),
+    "phases": ("OffloadPhase",),
+    "replan": ("StrategyReplanStatus",),
 }
+# fmt: on
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [
     "__version__",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from flextensor import _native
+from flextensor.option_fields import OptionFields
 
 __all__ = [
     "BLOCK_TRANSFER_MODES",
@@ -70,7 +71,7 @@ _DEFAULTS = _resolve({})
 _FIELDS = tuple(key for key in _DEFAULTS if key not in ("origins", "warnings"))
 
 
-class OffloadConfig:
+class OffloadConfig(OptionFields):
     """How a model is offloaded: one attribute for each option of docs/options.md.
 
     `OffloadConfig(profiling_iters=5, include_patterns=["layers.*"])`: keywords over defaults; variables and

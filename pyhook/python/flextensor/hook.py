@@ -22,7 +22,7 @@ from torch import nn
 
 from flextensor import _native, compiling, naming
 from flextensor.holding import Holding
-from flextensor.roots import STORAGES_A_PASS, Naming, Root
+from flextensor.roots import STORAGES_A_PASS, Naming, Root, Wishes
 from flextensor.search import Search
 
 _LOG = logging.getLogger("flextensor")
@@ -49,6 +49,16 @@ def arrive() -> None:
     except Exception as error:
         _refused = True
         _LOG.warning("no weight is streamed: %s", error)
+
+
+def process() -> "ProcessHook":
+    """The hook of this process, for a program that names its models itself; RuntimeError where there is no library to
+    tell them to."""
+    global _process
+    if _process is None:
+        _native.connect()
+        _process = ProcessHook()
+    return _process
 
 
 def _locked(method: Callable) -> Callable:
@@ -102,11 +112,14 @@ class ProcessHook:
         return root if root is not None and root.module() is module else None
 
     @_locked
-    def adopt(self, module: nn.Module) -> Root | None:
-        """Makes `module` a root if it has weights on the GPU and the interposer takes them."""
+    def adopt(self, module: nn.Module, wishes: Wishes | None = None) -> Root | None:
+        """Makes `module` a root if it has weights on the GPU and the interposer takes them. With `wishes` it is named
+        anew if it was a root before."""
         if not self._on or not naming.has_weights(module):
             return None
-        root = Root(next(self._keys), module, self)
+        if wishes is not None:
+            self.let_go(module)
+        root = Root(next(self._keys), module, self, wishes)
         self._name(root, module)
         if not root.namings:
             return None
@@ -116,6 +129,24 @@ class ProcessHook:
         weakref.finalize(module, self.later, forget).atexit = False
         root.hook(self.failed)
         return root
+
+    @_locked
+    def let_go(self, module: nn.Module) -> None:
+        """`module` is no root any more: its hooks go, and its weights' ranges become private."""
+        if (root := self.root_of(module)) is not None:
+            root.unhook()
+            self._forget(id(module), root)
+
+    @_locked
+    def sweep(self) -> None:
+        """Lets go of every storage that the program has let go of."""
+        self._holding.sweep()
+
+    @_locked
+    def leave_out(self, root: Root, module: nn.Module) -> None:
+        """A part of a root is compiled from now on."""
+        for each in root.namings:
+            each.leave_out(module, root.module())
 
     @_locked
     def before_pass(self, root: Root) -> None:
@@ -164,7 +195,8 @@ class ProcessHook:
         """Names every weight below `module` that no model has yet; the others' models share this root's
         passes."""
         self._put_aside_moved(root)
-        tree = naming.read(module, self._patterns, _native.select)
+        wishes = root.wishes
+        tree = naming.read(module, wishes.patterns if wishes else self._patterns, _native.select)
         models = {weight.address: self._holding.model_of(weight.address) for weight in tree.weights}
         own = {each.model for each in root.own}
         root.shared = [
@@ -179,7 +211,7 @@ class ProcessHook:
         ]
         if tree.weights and len(root.own) <= _ADDITIONS:
             _keep_owners_with_weights(tree)
-            if (added := self._announce(tree)) is not None:
+            if (added := self._announce(tree, wishes)) is not None:
                 root.own.append(added)
 
     def _put_aside_moved(self, root: Root) -> None:
@@ -195,11 +227,13 @@ class ProcessHook:
         if not root.own:
             root.moves.clear()
 
-    def _announce(self, tree: naming.Tree) -> Naming | None:
+    def _announce(self, tree: naming.Tree, wishes: Wishes | None) -> Naming | None:
         """Sends one model to the interposer and holds its storages."""
         model = _native.model_begin(tree.name)
         if not model:
             return None
+        if wishes is not None:
+            _native.model_course(model, *wishes.course)
         for index, owner in enumerate(tree.owners):
             _native.model_owner(model, index, owner.path, owner.class_name, owner.trap)
         for weight in tree.weights:

@@ -146,6 +146,17 @@ def plain_path(path: str) -> str:
     return ".".join(step for step in path.split(".") if step != "_orig_mod")
 
 
+def describe_one(path: str, module: nn.Module) -> tuple[str, str, str, list[str]]:
+    """What patterns look at: path, class name, full class name, names of its own tensors."""
+    kind = type(module)
+    return path, kind.__name__, f"{kind.__module__}.{kind.__qualname__}", [n for n, _ in own_tensors(module)]
+
+
+def describe(root: nn.Module) -> list[tuple[str, str, str, list[str]]]:
+    """Every module below `root`, described for patterns."""
+    return [describe_one(plain_path(path), module) for path, module in root.named_modules()]
+
+
 def read(root: nn.Module, patterns: Patterns, select: Any) -> Tree:
     """Reads the tree below `root`. `select(modules, include, exclude)` applies patterns: the trap modules'
     indices, whether each module is excluded, and which of its own tensors may be streamed."""
@@ -162,15 +173,7 @@ def read(root: nn.Module, patterns: Patterns, select: Any) -> Tree:
     if patterns.unset:
         trap_modules, streamable = automatic_traps(root), None
     else:
-        described = [
-            (
-                path,
-                type(module).__name__,
-                f"{type(module).__module__}.{type(module).__qualname__}",
-                [n for n, _ in own_tensors(module)],
-            )
-            for path, module, _ in modules
-        ]
+        described = [describe_one(path, module) for path, module, _ in modules]
         indices, excluded, streamable = select(described, patterns.include, patterns.exclude)
         if patterns.include is None:
             barred = {id(modules[index][1]) for index, out in enumerate(excluded) if out}

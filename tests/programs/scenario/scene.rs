@@ -71,8 +71,14 @@ impl Scene {
     }
 
     pub(crate) fn name(&mut self) {
+        self.name_after(|_, _| {});
+    }
+
+    /// `first` is done before anything is named of the model.
+    pub(crate) fn name_after(&mut self, first: impl FnOnce(&Ft, u64)) {
         let Some(ft) = &self.ft else { return };
         self.model = ft.model_begin("scene");
+        first(ft, self.model);
         for (owner, weight) in (0..).zip(&self.weights) {
             ft.model_owner(self.model, owner, &format!("layers.{owner}"), "Linear", owner as i32);
             let name = format!("layers.{owner}.weight");

@@ -9,7 +9,7 @@ use flextensor_core::saved::{
 };
 use flextensor_core::units::{ModelId, UnitId};
 
-use super::{Known, describe, file, path, patterns, settings, state};
+use super::{Known, describe, file, is_kept_unasked, path, patterns, settings, state};
 use crate::ffi::device;
 use crate::log;
 use crate::runtime::config;
@@ -34,7 +34,7 @@ pub(in super::super) fn decided(id: ModelId, request: &PlanRequest, plan: Option
         // A plan that is used is there already, and one that was refused takes no other's place.
         known.plan.is_none() && !(refused && known.at.is_some())
     });
-    if news {
+    if news && is_kept_unasked(id) {
         write_unasked();
     }
 }
@@ -64,7 +64,9 @@ pub(in super::super) fn replanned(request: &PlanRequest, plan: &Plan) {
     }
     fresh.plan = Some(now);
     state(|state| state.models.entry(id).or_default().saved = Some(describe::without_stale_plan(fresh)));
-    write_unasked();
+    if is_kept_unasked(id) {
+        write_unasked();
+    }
 }
 
 fn saved_plan(

@@ -1,0 +1,58 @@
+"""Measuring again after the program was compiled: how far that has come, and whether the plan changed.
+
+The runtime watches every pass and makes a new plan by itself where times or order have changed; a request says how
+many forwards it takes to be sure, and reports what came of them.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+_LOG = logging.getLogger("flextensor")
+
+WARM_FORWARDS = 3
+"""Forwards in which compilers warm up; they are neither timed nor counted."""
+
+
+@dataclass(frozen=True)
+class StrategyReplanStatus:
+    """Where a replan stands; looking at it changes nothing.
+
+    `state`: idle (never requested), in_progress, done, failed. `can_request`: a request would be taken now.
+    `applied`: whether the last one led to a new plan; None before any has ended.
+    """
+
+    state: Literal["idle", "in_progress", "done", "failed"]
+    can_request: bool
+    applied: bool | None
+
+
+class Replan:
+    """One request at a time."""
+
+    def __init__(self) -> None:
+        self.state: Literal["idle", "in_progress", "done", "failed"] = "idle"
+        self.applied: bool | None = None
+        self.manual = False
+        self._left = 0
+        self._plans = 0
+
+    def request(self, forwards: int, plans: int, *, manual: bool) -> int:
+        """Begins; `plans` = plans put in force so far. Returns the forwards to drive."""
+        self.state, self._left, self._plans, self.manual = "in_progress", forwards, plans, manual
+        return forwards
+
+    @property
+    def is_in_progress(self) -> bool:
+        """Whether forwards are being counted."""
+        return self.state == "in_progress"
+
+    def forward_ended(self) -> bool:
+        """One of the forwards has ended; true if it was the last one."""
+        self._left -= 1
+        return self._left <= 0
+
+    def finish(self, plans: int | None) -> None:
+        """All forwards have been driven; `plans` = plans put in force so far, None = it cannot be known."""
+        self.state = "failed" if plans is None else "done"
+        self.applied = None if plans is None else plans > self._plans
