@@ -492,3 +492,77 @@ def test_shutdown_ends_and_may_be_repeated(model):
     with pytest.raises(RuntimeError, match="export_state"):
         tm.export_state()
     learn(tm, model)
+
+
+class Session:
+    """The runtime's side of a model, as far as a manager asks for it; remembers."""
+
+    def __init__(self, order):
+        self.order = order
+
+    def models(self):
+        return [7]
+
+    def begin_pass(self):
+        self.order.append("begin")
+
+    def end_pass(self):
+        self.order.append("end")
+
+    def report(self):
+        return {"ring": 3}
+
+    def placed(self, report):
+        return report["ring"], 5
+
+    def save_profile(self, folder):
+        raise RuntimeError("no model is in INFERENCE yet")
+
+    def close(self, *, preserve_model=True):
+        self.order.append(("close", preserve_model))
+
+
+def test_over_the_runtime_traps_make_passes_and_the_choice_is_told(model, monkeypatch, tmp_path):
+    order = []
+    tm = manager()
+    monkeypatch.setattr(tm, "_to_device", lambda model: setattr(tm, "_session", Session(order)))
+    told = []
+    monkeypatch.setattr("flextensor.runtime_choice.stream", lambda *said: told.append(said))
+    tm.set_model(model)
+    tm.initialize_warmup()
+    with pytest.raises(RuntimeError, match="still holds a model"):
+        tm.set_model(model)
+    forward(tm, model)
+    forward(tm, model)
+    assert order == ["begin", "end", "begin"], "a label that comes again begins another pass"
+    tm.initialize_profile()
+    forward(tm, model)
+    assert not told
+    tm.initialize_inference()
+    assert order == ["begin", "end", "begin", "end", "begin", "end"]
+    ((models, name, weights),) = told
+    assert (models, name) == ([7], "AllButFirst")
+    assert set(weights) == tm.export_state().managed_names()
+    usage = tm.get_gpu_memory_usage()
+    assert (usage.blocks_bytes, usage.unmapped_tensors_bytes, usage.total_bytes) == (3, 5, 8)
+    tm.save_profile(tmp_path)
+    assert tm.load_state(tmp_path).additions is None, "the runtime had nothing to add yet"
+    forward(tm, model)
+    tm.shutdown(preserve_model=False)
+    assert order[-1] == ("close", False)
+
+
+def test_other_times_lead_to_another_decision(model):
+    class Longest:
+        """Streams the layer behind the one that computes longest."""
+
+        def compute(self, layer_stats, memory_stats=None, max_gpu_mem_bytes=None):
+            at = max(range(len(layer_stats) - 1), key=lambda at: layer_stats[at].duration)
+            return strategy.StrategyResult({layer_stats[at].label: layer_stats[at + 1].tensors})
+
+    tm = manager(Longest())
+    assert not tm.replan_from_compiled_durations({"layers.1": 1e6}, model)
+    learn(tm, model)
+    for at in (1, 2):
+        assert tm.replan_from_compiled_durations({f"layers.{at}": 1e6 * at}, model)
+        assert tm.export_state().transfer_to_compute_map == {f"layers.{at}": f"layers.{at + 1}"}

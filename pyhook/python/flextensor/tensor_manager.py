@@ -7,9 +7,8 @@ profiles work the same. `OffloadManager` does all this by itself.
 
 import contextlib
 import copy
-import os
+import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,24 +20,21 @@ from flextensor import (
     manager_session,
     placement,
     runtime_choice,
-    state_adoption,
-    state_handler,
 )
 from flextensor.benchmark_tensor_mode import BenchmarkReplace, TensorBenchmarkMode
-from flextensor.collectors import TensorStatistics
+from flextensor.collectors import LayerStatistics, TensorStatistics
 from flextensor.host_pinning import HostPinRegistry, PinnedMemoryMode, make_host_pinner
 from flextensor.learnt_model import LearntModel
 from flextensor.manager_arguments import ProfileMode
 from flextensor.memory_transfer_benchmark import benchmark_memory_transfers
 from flextensor.model_tensors import Model, ModelDict, storage_of, streamable
 from flextensor.recording import Recording, view_buffer_bytes
-from flextensor.state_adoption import StateTransitionPlan
-from flextensor.state_handler import TensorManagerState
+from flextensor.state_keeping import StateKeeping
 from flextensor.strategy.protocol import Strategy, StrategyResult
 from flextensor.trap_tensor_mode import Discovering, Guarded, Timed, Trap
 
 
-class TensorManager(Recording):
+class TensorManager(StateKeeping, Recording):
     """One model: `set_model`, `initialize_warmup`, passes, `initialize_profile`, passes, `initialize_inference`; in each pass
     `with manager.trap(label):` around the layers. With a profile (`load_profile`) the same three calls and no passes.
 
@@ -115,10 +111,7 @@ class TensorManager(Recording):
         self._learnt: LearntModel | None = None
         self._inside: str | None = None
         self._seen: set[str] = set()
-        self._state: TensorManagerState | None = None
-        self._restored = False
-        self._profile_folder: str | None = None
-        self._adopted: tuple[Model, StateTransitionPlan] | None = None
+        self._forget_state()
         self._memory_stats: dict[int, float] | None = None
         self._measured: dict[int, TensorStatistics] = {}
         self.tensors_map: dict[int, torch.Tensor] = {}
@@ -186,12 +179,27 @@ class TensorManager(Recording):
         tensors = self._tensor_statistics(learnt)
         stats, untimed = self.layer_stats(tensors)
         placement.report_quality(self.collector.durations(), untimed)
-        budget = self._budget()
+        self._decide(learnt, stats)
+
+    def replan_from_compiled_durations(self, durations_by_label: dict[str, float], model: Model) -> bool:
+        """Decides anew with other milliseconds by label, and tells the runtime; `model` is the one that was learnt. False before there is a
+        decision to be replaced."""
+        if self._state is None or not self._state.stats:
+            return False
+        stats = [
+            dataclasses.replace(stat, duration=durations_by_label.get(stat.label, stat.duration))
+            for stat in self._state.stats
+        ]
+        self._decide(LearntModel(model), stats)
+        return True
+
+    def _decide(self, learnt: LearntModel, stats: list[LayerStatistics]) -> None:
+        memory_stats = self._memory_stats or {}
         result = placement.decide(
             self.strategy,
             stats,
-            self._memory_stats or {},
-            budget,
+            memory_stats,
+            self._budget(),
             operations=self._operations,
             rearrange=self._rearranges,
             gap=self._gap,
@@ -199,7 +207,7 @@ class TensorManager(Recording):
         self._state = placement.state_of(learnt.model, learnt.names, self.loader_type, stats, result)
         if self.enable_diagnostics:
             name = type(self.strategy).__name__
-            diagnostics.log_tables(stats, self._memory_stats or {}, self.collector.durations(), result, name)
+            diagnostics.log_tables(stats, memory_stats, self.collector.durations(), result, name)
         self._tell_runtime(result)
 
     # Traps.
@@ -250,92 +258,6 @@ class TensorManager(Recording):
         if self._session is not None and self._seen:
             self._session.end_pass()
         self._seen.clear()
-
-    # Profiles and states.
-
-    def save_profile(self, profile_directory: str | os.PathLike[str]) -> None:
-        """Writes profile.json into the folder. RuntimeError before there is anything to save."""
-        state = self._require_state("save_profile")
-        if self._session is not None and self._phase == "inference":
-            with contextlib.suppress(RuntimeError):  # the runtime has no plan yet: its part is left out
-                self._session.save_profile(os.fspath(profile_directory))
-                state.additions = state_handler.load(profile_directory).additions
-        state_handler.save(profile_directory, state)
-
-    def load_state(self, profile_directory: str | os.PathLike[str]) -> TensorManagerState:
-        """Reads profile.json, and does nothing with it. FileNotFoundError, or ValueError when it cannot be used."""
-        return state_handler.load(profile_directory)
-
-    def load_profile(self, profile_directory: str | os.PathLike[str], model: nn.Module) -> None:
-        """`load_state` and `restore_state`; `initialize_warmup`, `initialize_profile` and `initialize_inference` follow, in this
-        order."""
-        state = self.load_state(profile_directory)
-        self.restore_state(model, state)
-        self._profile_folder = str(Path(profile_directory))
-
-    def restore_state(
-        self,
-        model: nn.Module | dict[str, object] | ModelDict,
-        state: TensorManagerState,
-        *,
-        load_from_shm: bool = False,
-    ) -> None:
-        """Takes over a saved state for `model`: names are found again, the state itself is left as it is. ValueError when it is of
-        another model or loader."""
-        if load_from_shm:
-            raise NotImplementedError(
-                "load_from_shm=True is not supported yet: weights are not shared between processes"
-            )
-        self.check_state(model, state)
-        self.set_model(model)
-        self._state = self._require_learnt().renumbered(copy.deepcopy(state))
-        self._restored = True
-
-    def check_state(self, model: Model, state: TensorManagerState) -> None:
-        """ValueError when the state does not fit this manager, or is of another model."""
-        if state.loader_type != self.loader_type:
-            raise ValueError(
-                f"the profile has loader_type {state.loader_type!r}, this manager {self.loader_type!r}"
-            )
-        state.check_model(model)
-
-    def export_state(self) -> TensorManagerState:
-        """A copy of the state that shares nothing with it. RuntimeError before there is one."""
-        return copy.deepcopy(self._require_state("export_state"))
-
-    @property
-    def state_restored_from_profile(self) -> bool:
-        """Whether the state comes from a profile."""
-        return self._restored
-
-    def plan_state_adoption(
-        self,
-        model: nn.Module,
-        state: TensorManagerState,
-        *,
-        host_reserve_bytes: int = state_adoption.HOST_RESERVE_BYTES,
-        gpu_reserve_bytes: int = state_adoption.GPU_RESERVE_BYTES,
-    ) -> StateTransitionPlan:
-        """How `model` gets into the placement of `state`; nothing is changed. Reserves are bytes that are left free. ValueError for reserves
-        or states that are not allowed, RuntimeError when memory does not suffice (`state_adoption`)."""
-        state_adoption.check_reserves(host_reserve_bytes, gpu_reserve_bytes)
-        self.check_state(model, state)
-        copies = self._pinned_memory and self._pinner.registry is None
-        capacity = state_adoption.available(self.device_gpu, host_reserve_bytes, gpu_reserve_bytes)
-        pins = self._pinned_memory and self.device_gpu.type == "cuda"
-        return state_adoption.plan(model, state, self.device_gpu, capacity, pins=pins, pinning_copies=copies)
-
-    def execute_state_adoption(self, model: nn.Module, plan: StateTransitionPlan) -> None:
-        """Moves and pins what the plan says. RuntimeError, naming completed and current groups, when a step fails; what is done stays done.
-        Live storages are replaced: before compiling and capturing. `restore_adopted_state` follows."""
-        state_adoption.execute(model, plan, self._pinner)
-        self._adopted = (model, plan)
-
-    def restore_adopted_state(self, model: nn.Module, state: TensorManagerState) -> None:
-        """`restore_state` for a model whose plan was executed. RuntimeError before that."""
-        if self._adopted is None or self._adopted[0] is not model:
-            raise RuntimeError("execute_state_adoption() of this model comes before restore_adopted_state()")
-        self.restore_state(model, state)
 
     # Questions and the end.
 
@@ -404,13 +326,6 @@ class TensorManager(Recording):
     def _require(self, phase: str) -> None:
         if self._phase != phase:
             raise RuntimeError(f"{phase} comes first; the manager has: {self._phase}")
-
-    def _require_state(self, asked: str) -> TensorManagerState:
-        if self._state is None:
-            raise RuntimeError(
-                f"{asked}() needs a profile or initialize_inference() before it; the manager has: {self._phase}"
-            )
-        return self._state
 
     def _tensor_statistics(self, learnt: LearntModel) -> dict[int, TensorStatistics]:
         """The tensors that may be streamed, with the time of a copy of each, which is measured here."""
