@@ -60,7 +60,7 @@ def format_memory_transfer_table(memory_stats: dict[int, float]) -> str:
 
 def format_layer_duration_table(durations_ms: dict[str, list[float]]) -> str:
     """Every trap with the spread of its measured milliseconds, those without any measurement included."""
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for label, samples in durations_ms.items():
         found = LayerDurationStatistics.of(label, samples)
         if not found.count:

@@ -5,7 +5,7 @@ A model is a module, or a dictionary of modules and tensors. Which of its tensor
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -39,7 +39,7 @@ class ModelDict:
         return name in self._parts
 
 
-Model = nn.Module | Mapping[str, object] | ModelDict
+Model: TypeAlias = nn.Module | Mapping[str, object] | ModelDict
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,10 @@ def tensors_of(model: Model) -> list[NamedTensor]:
 
 def unique_tensors(model: Model) -> list[NamedTensor]:
     """Every tensor once, under its first name."""
-    seen: set[int] = set()
-    return [each for each in tensors_of(model) if not (id(each.tensor) in seen or seen.add(id(each.tensor)))]
+    first: dict[int, NamedTensor] = {}
+    for each in tensors_of(model):
+        first.setdefault(id(each.tensor), each)
+    return list(first.values())
 
 
 def streamable(model: Model, include: list[str], exclude: list[str]) -> set[str]:

@@ -35,6 +35,15 @@ class AdaptiveStrategy(CoreStrategy):
         "extra_optimization",
     )
 
+    scale: float
+    loader_type: str
+    cyclic: bool
+    group_size: int
+    threshold_mb: float
+    min_blocks: int
+    n_blocks: int
+    extra_optimization: bool
+
     def __init__(
         self,
         scale: float = 1.0,

@@ -29,6 +29,10 @@ class BudgetFillGreedyStrategy(_BudgetFill):
 
     _parameters = _BLOCKS
 
+    n_blocks: int
+    threshold_mb: float
+    scale: float
+
     def __init__(
         self,
         n_blocks: int = 0,
@@ -45,6 +49,14 @@ class BudgetFillLayerDEStrategy(_BudgetFill):
     """The same by a search over the part of each layer. `seed` None is a fixed one."""
 
     _parameters = _BLOCKS + _SEARCH
+
+    n_blocks: int
+    threshold_mb: float
+    scale: float
+    pop_size: int
+    epoch: int
+    max_early_stop: int
+    seed: int | None
 
     def __init__(
         self,
@@ -75,6 +87,14 @@ class BudgetFillTensorDEStrategy(_BudgetFill):
 
     _parameters = _BLOCKS + _SEARCH
 
+    n_blocks: int
+    threshold_mb: float
+    scale: float
+    pop_size: int
+    epoch: int
+    max_early_stop: int
+    seed: int | None
+
     def __init__(
         self,
         n_blocks: int = 0,
@@ -103,6 +123,16 @@ class BudgetFillStrategy(_BudgetFill):
     """The best of the three; the two searches can be left out."""
 
     _parameters = (*_BLOCKS, "enable_layer_de", "enable_tensor_de", *_SEARCH)
+
+    n_blocks: int
+    threshold_mb: float
+    scale: float
+    enable_layer_de: bool
+    enable_tensor_de: bool
+    pop_size: int
+    epoch: int
+    max_early_stop: int
+    seed: int | None
 
     def __init__(
         self,

@@ -15,6 +15,12 @@ class GlobalOffloadStrategy(CoreStrategy):
 
     _parameters = ("n_blocks", "scale", "threshold_mb", "min_blocks", "max_blocks")
 
+    n_blocks: int
+    scale: float
+    threshold_mb: float
+    min_blocks: int | None
+    max_blocks: int | None
+
     def __init__(
         self,
         n_blocks: int = 4,
@@ -59,6 +65,19 @@ class GlobalTensorSelectionStrategy(CoreStrategy):
         "seed_ratio",
         "seed",
     )
+
+    scale: float
+    scale_ub: float | None
+    n_blocks: int
+    min_blocks: int | None
+    max_blocks: int | None
+    threshold_mb: float
+    pop_size: int
+    epoch: int
+    max_early_stop: int
+    optimizer: str
+    seed_ratio: float
+    seed: int | None
 
     def __init__(
         self,

@@ -16,6 +16,12 @@ class KnapsackStrategy(CoreStrategy):
 
     _parameters = ("scale", "cyclic", "group_size", "threshold_mb", "n_blocks")
 
+    scale: float
+    cyclic: bool
+    group_size: int
+    threshold_mb: float
+    n_blocks: int
+
     def __init__(
         self,
         scale: float = 1.0,
@@ -34,6 +40,11 @@ class KnapsackBlockStrategy(CoreStrategy):
 
     _parameters = ("scale", "group_size", "threshold_mb", "n_blocks")
 
+    scale: float
+    group_size: int
+    threshold_mb: float
+    n_blocks: int
+
     def __init__(
         self, scale: float = 1.0, group_size: int = 1, threshold_mb: float = 0.1, n_blocks: int = 4
     ) -> None:
@@ -45,6 +56,12 @@ class AdaptiveKnapsackStrategy(CoreStrategy):
 
     BLOCK_LOADER_TYPES: ClassVar[frozenset[str]] = BLOCK_LOADER_TYPES
     _parameters = ("scale", "loader_type", "cyclic", "group_size", "threshold_mb")
+
+    scale: float
+    loader_type: str
+    cyclic: bool
+    group_size: int
+    threshold_mb: float
 
     def __init__(
         self,

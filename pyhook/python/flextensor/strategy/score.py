@@ -55,9 +55,10 @@ def _violations(result: StrategyResult, layer_stats: list[LayerStatistics]) -> i
     if data is None:
         return 0
     position = {layer.label: at for at, layer in enumerate(layer_stats)}
-    order = sorted(
-        data.label_to_block_id,
-        key=lambda label: position.get(data.transfer_to_compute_map.get(label, label), math.inf),
-    )
+
+    def turn(label: str) -> float:
+        return position.get(data.transfer_to_compute_map.get(label, label), math.inf)
+
+    order = sorted(data.label_to_block_id, key=turn)
     blocks = [data.label_to_block_id[label] for label in order]
     return sum(1 for one, other in itertools.pairwise(blocks) if one == other)

@@ -8,6 +8,10 @@ class GreedyStrategy(CoreStrategy):
 
     _parameters = ("threshold_mb", "n_blocks", "scale")
 
+    threshold_mb: float
+    n_blocks: int
+    scale: float
+
     def __init__(self, threshold_mb: float = 0.1, n_blocks: int = 4, scale: float = 1.0) -> None:
         self._set(threshold_mb=threshold_mb, n_blocks=n_blocks, scale=scale)
 
@@ -16,6 +20,10 @@ class NthLayerStrategy(CoreStrategy):
     """Streams every `nth_layer`th layer whole, whatever it costs; a budget is not looked at. The first layer stays."""
 
     _parameters = ("nth_layer", "threshold_mb", "n_blocks")
+
+    nth_layer: int
+    threshold_mb: float
+    n_blocks: int
 
     def __init__(self, nth_layer: int, threshold_mb: float = 0.1, n_blocks: int = 4) -> None:
         self._set(nth_layer=nth_layer, threshold_mb=threshold_mb, n_blocks=n_blocks)
