@@ -346,3 +346,23 @@ def test_a_model_can_be_offloaded_again_after_release(manager):
         proxy = ft.offload(model, off(), name=manager)
         proxy(X)
         assert ft.get_offload_manager(manager).phase is OffloadPhase.PROFILING
+
+
+def test_errors_of_shared_sessions_say_whose_they_are():
+    assert issubclass(ft.ShmCoordinatorError, RuntimeError)
+    failed, died = ft.ShmCreatorFailedError("run", "no memory"), ft.ShmCreatorDiedError("run", 7)
+    assert isinstance(failed, ft.ShmCoordinatorError) and "no memory" in str(failed)
+    assert isinstance(died, ft.ShmCoordinatorError) and died.creator_identity == 7
+
+
+def test_every_documented_name_is_there():
+    documented = """
+        DEFAULT_MANAGER_NAME OffloadConfig OffloadManager GPUMemoryUsage StrategyReplanStatus OffloadTimingReport
+        OffloadTimingSnapshot TensorManager Strategy BenchmarkReplace PreloadToDevice
+        TensorBenchmarkMode PinnedMemoryMode init offload set_config save_profile load_profile offload_from_profile
+        offload_from_state offload_block release get_gpu_memory_usage reset_offload_timing collect_offload_timing
+        update_offload_timing offload_units resident_units request_strategy_replan update_state
+        clear_profiling_durations suspend_profiling resume_profiling pause_profiling get_offload_manager load_config
+        load_config_from_file load_config_from_env load_model_from_profile format_offload_timing_table
+    """
+    assert [name for name in documented.split() if not hasattr(ft, name)] == []

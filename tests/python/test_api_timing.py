@@ -329,3 +329,13 @@ def test_diagnostics_log_three_tables_once_and_leave_no_hooks(timed, calls, capl
         "layers.0" in caplog.text and len([r for r in caplog.records if r.name.endswith("diagnostics")]) == 3
     )
     assert timed.collect_offload_timing() is None and not model.layers[0]._forward_pre_hooks
+
+
+def test_a_model_that_was_compiled_whole_is_warned_of_when_its_phase_changes(ft, calls):  # noqa: F811
+    model = Net()
+    proxy = ft.offload(model, on())
+    whole = torch.compile(proxy)
+    calls.answer(PHASE, PROFILING)
+    with pytest.warns(RuntimeWarning, match="torch.compile as a whole"):
+        model(X)
+    del whole

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from flextensor.phases import OffloadPhase as OffloadPhase
     from flextensor.profile_loading import load_model_from_profile as load_model_from_profile
     from flextensor.replan import StrategyReplanStatus as StrategyReplanStatus
+    from flextensor.shm import ShmCoordinatorError as ShmCoordinatorError
+    from flextensor.shm import ShmCreatorDiedError as ShmCreatorDiedError
+    from flextensor.shm import ShmCreatorFailedError as ShmCreatorFailedError
     from flextensor.strategy import AdaptiveKnapsackStrategy as AdaptiveKnapsackStrategy
     from flextensor.strategy import AdaptiveStrategy as AdaptiveStrategy
     from flextensor.strategy import BudgetFillGreedyStrategy as BudgetFillGreedyStrategy
@@ -109,6 +112,7 @@ _NAMES = {
     ),
     "phases": ("OffloadPhase",),
     "replan": ("StrategyReplanStatus",),
+    "shm": ("ShmCoordinatorError", "ShmCreatorDiedError", "ShmCreatorFailedError"),
 }
 # fmt: on
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

@@ -1,6 +1,9 @@
 """Per-unit compilation of an offloaded model: each unit is compiled alone, at addresses that never change."""
 
+import gc
 import logging
+import sys
+import warnings
 from collections.abc import Callable
 
 from torch import nn
@@ -27,6 +30,22 @@ def bump_dynamo_limits_for_compiled_offload(n_units: int) -> None:
         # Older and newer versions of torch name them differently.
         if isinstance(known := getattr(limits, name, None), int) and known < least:
             setattr(limits, name, least)
+
+
+def warn_if_compiled_whole(model: nn.Module, phase: str) -> None:
+    """RuntimeWarning where a wrapper of torch.compile holds the whole model while its phase changes: what was compiled
+    knows nothing of hooks that come and go. Looked for only where the compiler is loaded."""
+    kind = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+    if kind is None:
+        return
+    wrappers = (thing for thing in gc.get_objects() if type(thing) is kind)
+    if any(wrapper._modules.get("_orig_mod") == model for wrapper in wrappers):
+        warnings.warn(
+            f"{type(model).__name__} was given to torch.compile as a whole and is now in {phase}: compile its units "
+            "(compile_fn), or compile it after INFERENCE has begun",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def compile_unit(compile_fn: Callable[[nn.Module], nn.Module], path: str, unit: nn.Module) -> nn.Module:

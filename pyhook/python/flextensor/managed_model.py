@@ -12,7 +12,11 @@ from typing import Any
 from torch import nn
 
 from flextensor import compiling, entered_inference, offload_timing, units
-from flextensor.compiled_offload import bump_dynamo_limits_for_compiled_offload, compile_unit
+from flextensor.compiled_offload import (
+    bump_dynamo_limits_for_compiled_offload,
+    compile_unit,
+    warn_if_compiled_whole,
+)
 from flextensor.config import OffloadConfig
 from flextensor.model_proxy import Binding
 from flextensor.phases import Counted, Followed, OffloadPhase, Settings
@@ -186,6 +190,7 @@ class ManagedModel:
         if not self.config.enabled:
             return
         reached = self._phase
+        warn_if_compiled_whole(self.model, reached.name)
         ready = reached is OffloadPhase.INFERENCE or (
             reached is OffloadPhase.PROFILING and self.compiles_while_profiling
         )
