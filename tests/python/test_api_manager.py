@@ -410,6 +410,19 @@ def test_check_32_profiles_that_do_not_fit_are_value_errors(ft, calls, tmp_path,
     assert calls.take("model_begin") == []
 
 
+def test_a_profile_of_several_models_is_of_each_of_them(ft, calls, tmp_path, monkeypatch):
+    from flextensor import _native
+
+    (tmp_path / "profile.json").write_text(profile([]))
+    saved = {"tensor_id_to_name_map": {"0": "model0.other.weight", "1": "model1.head.weight"}}
+    answer = {**saved, "flextensor": {"models": [{}, {}]}}
+    monkeypatch.setattr(_native, "profile_checked", lambda file, text: json.dumps(answer))
+    ft.offload_from_profile(Net(), tmp_path, on())
+    answer["tensor_id_to_name_map"] = {"0": "model0.other.weight", "1": "model1.another.weight"}
+    with pytest.raises(ValueError, match="another model"):
+        ft.offload_from_profile(Net(), tmp_path, on())
+
+
 def test_check_33_a_missing_profile_is_said(ft, calls, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"profile\.json"):
         ft.offload_from_profile(Net(), tmp_path / "missing", on())

@@ -126,3 +126,27 @@ def test_components_are_recorded_with_their_arguments(tmp_path):
     assert content["host"]["total_bytes"] > content["host"]["available_bytes"] > 0
     with pytest.raises(TypeError):
         Part()
+
+
+def test_the_example_runs_without_a_gpu_as_its_page_says():
+    import os
+    from pathlib import Path
+
+    import flextensor
+    from conftest import ROOT
+
+    environment = {**os.environ, "PYTHONPATH": str(Path(flextensor.__file__).parents[1])}
+    answer = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "offload.py")],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert answer.stdout.splitlines() == [
+        "24 units, 4 forwards to learn",
+        *["phase PROFILING"] * 3,
+        "phase INFERENCE",
+        "ring 0 MiB, residents 0 MiB",
+        "no transfer times: nothing is offloaded",
+        "released: NOT_INITIALIZED, weights on cpu",
+    ], answer.stderr

@@ -27,16 +27,25 @@ def check(folder: str, model: nn.Module) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"no profile at {path}")
     saved = json.loads(_native.profile_checked(str(path), path.read_text(encoding="utf-8")))
-    names = set(saved["tensor_id_to_name_map"].values())
     known = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     known |= {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    missing = sorted(names - known)
+    missing = min((sorted(names - known) for names in _names_by_model(saved)), key=len, default=[])
     if missing:
         more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
         raise ValueError(
             f"profile {path} is of another model: {type(model).__name__} has no tensor "
             f"{', '.join(missing[:_LISTED])}{more}"
         )
+
+
+def _names_by_model(saved: dict[str, Any]) -> list[set[str]]:
+    """Names of tensors; in a file of several models those of each, without the prefix that tells them apart there."""
+    names = set(saved["tensor_id_to_name_map"].values())
+    models = (saved.get("flextensor") or {}).get("models") or []
+    if len(models) < 2:
+        return [names]
+    prefixes = [f"model{at}." for at in range(len(models))]
+    return [{name.removeprefix(of) for name in names if name.startswith(of)} for of in prefixes]
 
 
 @contextlib.contextmanager
