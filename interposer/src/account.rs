@@ -3,9 +3,11 @@
 //!
 //! - `blocks`: allocations by address, of which the driver says no more when they are freed.
 //! - `handles`: physical memory of the program's own, which lives as long as a handle or a mapping of it.
+//! - `pools`: stream-ordered memory, as the driver says how much pools hold.
 
 pub(crate) mod blocks;
 pub(crate) mod handles;
+pub(crate) mod pools;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,6 +68,11 @@ fn contexts() -> MutexGuard<'static, BTreeSet<(Context, i32, u64)>> {
 /// Whether the context is counted already.
 pub(crate) fn knows(context: Context) -> bool {
     contexts().iter().any(|&(known, ..)| known == context)
+}
+
+/// A context of the device, if one is counted.
+pub(crate) fn context_of(device: i32) -> Option<Context> {
+    contexts().iter().find(|&&(_, known, _)| known == device).map(|&(context, ..)| context)
 }
 
 /// The program works in this context of a device with `total` bytes: it counts from now on, whatever the limit says.

@@ -10,6 +10,7 @@ pub(crate) mod event;
 pub(crate) mod host;
 pub(crate) mod kernel;
 pub(crate) mod pointer;
+pub(crate) mod pool;
 pub(crate) mod real;
 pub(crate) mod result;
 pub(crate) mod stream;

@@ -20,6 +20,7 @@ mod memory;
 mod module;
 mod node;
 mod physical;
+mod pool;
 mod shell;
 mod start;
 
@@ -57,6 +58,16 @@ hooks! {
     hook fn cuMemMap(address: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong) => physical::map;
     /// Mappings let go of their memory
     hook fn cuMemUnmap(address: CUdeviceptr, bytes: usize) => physical::unmap;
+
+    // stream-ordered memory: pools are counted by what the driver says they hold
+    /// Allocation from the device's own pool
+    hook fn cuMemAllocAsync(dptr: *mut CUdeviceptr, bytes: usize, stream: CUstream) / cuMemAllocAsync_ptsz => pool::alloc;
+    /// Allocation from a pool
+    hook fn cuMemAllocFromPoolAsync(dptr: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream) / cuMemAllocFromPoolAsync_ptsz => pool::alloc_from;
+    /// A pool is made
+    hook fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const AllocationProperties) => pool::create;
+    /// A pool goes, with what it holds
+    hook fn cuMemPoolDestroy(pool: CUmemoryPool) => pool::destroy;
 
     // copies and fills: uses and writes of regions that no launch shows
     /// Copy between any two addresses

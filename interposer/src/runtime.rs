@@ -2,7 +2,7 @@
 //! decisions are core's.
 //!
 //! - `memory`, `regions`, `arena`, `overflow`: large allocations as regions of 2 MiB pages in one address range, in host memory where the GPU may hold no more.
-//! - `limit`, `pressure`: how much the process may take of a GPU, and who gives way when that, or the GPU, runs short.
+//! - `limit`, `pools`, `pressure`: how much the process may take of a GPU, and who gives way when that, or the GPU, runs short.
 //! - `models`, `world`, `passes`, `learn`: models as they are named, and their passes while they are observed.
 //! - `switch`, `planned`, `early`, `exchange`, `link`, `touched`, `shadow`, `views`, `hosted`, `home`, `private`: from private pages to the ring and back.
 //! - `saved`: what an earlier run learnt, and what the next one need not.
@@ -33,6 +33,7 @@ pub(crate) mod models;
 mod overflow;
 pub(crate) mod passes;
 mod planned;
+pub(crate) mod pools;
 pub(crate) mod pressure;
 pub(crate) mod private;
 mod python;

@@ -212,6 +212,7 @@ mod limited {
         assert!(said(&outcome, "rounds") > 20, "{}", outcome.describe());
         assert!(said(&outcome, "demotions") > 0, "{}", outcome.describe());
         assert!(said(&outcome, "device peak") <= GPU, "{}", outcome.describe());
+        assert_eq!(said(&outcome, "failed"), 0, "{}", outcome.describe());
         assert_eq!(said(&outcome, "free again"), said(&outcome, "free at first"), "{}", outcome.describe());
     }
 

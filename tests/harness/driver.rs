@@ -169,6 +169,8 @@ functions! {
     context_synchronize = "cuCtxSynchronize" 2000 "cuCtxSynchronize" ();
     mem_alloc = "cuMemAlloc" 3020 "cuMemAlloc_v2" (address: *mut u64, bytes: usize);
     mem_alloc_pitch = "cuMemAllocPitch" 3020 "cuMemAllocPitch_v2" (address: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32);
+    mem_alloc_async = "cuMemAllocAsync" 11020 "cuMemAllocAsync" (address: *mut u64, bytes: usize, stream: u64);
+    mem_free_async = "cuMemFreeAsync" 11020 "cuMemFreeAsync" (address: u64, stream: u64);
     mem_free = "cuMemFree" 3020 "cuMemFree_v2" (address: u64);
     mem_info = "cuMemGetInfo" 3020 "cuMemGetInfo_v2" (free: *mut usize, total: *mut usize);
     address_range = "cuMemGetAddressRange" 3020 "cuMemGetAddressRange_v2" (base: *mut u64, bytes: *mut usize, address: u64);

@@ -62,6 +62,9 @@ real! {
     fn cuMemAddressFree(ptr: CUdeviceptr, size: usize);
     fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize);
     fn cuMemFree_v2(dptr: CUdeviceptr);
+    fn cuDeviceGetMemPool(pool: *mut CUmemoryPool, device: CUdevice);
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: c_uint, value: *mut c_void);
+    fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize);
     fn cuPointerGetAttribute(data: *mut c_void, attribute: c_uint, ptr: CUdeviceptr);
     fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: c_uint);
     fn cuMemHostUnregister(p: *mut c_void);

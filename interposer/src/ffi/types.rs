@@ -6,7 +6,7 @@ pub(crate) use cudarc::driver::sys::{
     CUDA_KERNEL_NODE_PARAMS_v1, CUDA_KERNEL_NODE_PARAMS_v2, CUarray, CUcontext, CUdevice, CUdeviceptr,
     CUevent, CUfunction, CUgraph, CUgraphExec, CUgraphNode, CUipcMemHandle, CUkernel, CUlibrary,
     CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationProp, CUmemAllocationType,
-    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUmodule, CUstream,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUmemoryPool, CUmodule, CUstream,
 };
 pub(crate) use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 

@@ -6,11 +6,11 @@ use super::pressure::{self, Wish};
 use super::regions::Region;
 use super::streaming::{StreamedUnit, ring_of};
 use super::world::{UnitState, World, world};
-use super::{gate, learn, limit, overflow, switch, verify};
+use super::{gate, learn, limit, overflow, pools, replan, switch, verify};
 use flextensor_core::units::UnitId;
 
 use crate::account::{self, blocks, handles};
-use crate::ffi::context::{self, Context};
+use crate::ffi::context;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::types::CUresult;
 use crate::log;
@@ -21,7 +21,7 @@ pub(crate) fn alloc(bytes: u64) -> CudaResult<u64> {
     let (device, context) = (context::device()?, context::current()?);
     limit::look(device, context);
     let base = pressure::satisfy(
-        Wish { device, bytes },
+        Wish::of_allocator(device, bytes),
         || overflow::make_region(arena, bytes, device, context),
         || overflow::stand_in(arena, bytes, device, context),
     )?;
@@ -40,7 +40,7 @@ pub(crate) fn alloc_elsewhere(bytes: u64, mut make: impl FnMut() -> (CUresult, u
             code.ok().map(|()| address)
         })
     };
-    match pressure::satisfy(Wish { device, bytes }, attempt, || None) {
+    match pressure::satisfy(Wish::of_allocator(device, bytes), attempt, || None) {
         Ok(address) => {
             blocks::keep(address, device, context, counted);
             CUresult::CUDA_SUCCESS
@@ -55,14 +55,14 @@ pub(crate) fn create_elsewhere(
     bytes: u64,
     mut make: impl FnMut() -> (CUresult, u64),
 ) -> CUresult {
-    limit::look(device, context::current().unwrap_or(Context::NONE));
+    limit::know(device);
     let attempt = || {
         taken(device, bytes, || {
             let (code, handle) = make();
             code.ok().map(|()| handle)
         })
     };
-    match pressure::satisfy(Wish { device, bytes }, attempt, || None) {
+    match pressure::satisfy(Wish::of_allocator(device, bytes), attempt, || None) {
         Ok(handle) => {
             handles::created(handle, device, bytes);
             CUresult::CUDA_SUCCESS
@@ -72,7 +72,7 @@ pub(crate) fn create_elsewhere(
 }
 
 /// Makes what takes so many bytes of a device, as far as the process may have them.
-fn taken<T>(device: i32, bytes: u64, make: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
+pub(super) fn taken<T>(device: i32, bytes: u64, make: impl FnOnce() -> CudaResult<T>) -> CudaResult<T> {
     if !account::take(device, bytes) {
         return Err(CudaError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
     }
@@ -84,6 +84,7 @@ pub(crate) fn told(free: u64, total: u64) -> (u64, u64) {
     match (context::device(), context::current()) {
         (Ok(device), Ok(context)) => {
             limit::look(device, context);
+            pools::look_at_all();
             limit::told(device, free, total)
         }
         _ => (free, total),
@@ -113,6 +114,7 @@ pub(crate) fn free(address: u64) -> Option<CUresult> {
     region.unback(arena);
     drop(closed);
     if !gone.is_empty() {
+        replan::discard_stale(device);
         switch::retire_empty_ring(device);
     }
     Some(CUresult::CUDA_SUCCESS)

@@ -9,7 +9,9 @@ use flextensor_core::units::Bytes;
 
 use super::arena::PAGE;
 use super::streaming::MAX_DEVICES;
-use super::{graphs, home, limit, replan, switch};
+use super::{graphs, home, limit, pools, replan, switch};
+use crate::account;
+use crate::ffi::context;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::types::CUresult;
 use crate::log;
@@ -77,11 +79,20 @@ pub(super) fn counts() -> Counts {
 pub(crate) struct Wish {
     pub(crate) device: i32,
     pub(crate) bytes: u64,
+    /// Whoever asks may free something of its own and ask again.
+    pub(crate) asks_again: bool,
+}
+
+impl Wish {
+    /// What an allocator may ask for: those that keep freed memory are known by their sizes.
+    pub(crate) fn of_allocator(device: i32, bytes: u64) -> Self {
+        Wish { device, bytes, asks_again: bytes.is_multiple_of(ALLOCATORS_GRAIN) }
+    }
 }
 
 /// Makes an allocation by `attempt`. Where there is too little memory the program is first told so, once for each thread and size, since allocators free what they
-/// keep and ask again; then weights make room. `otherwise` is tried where they cannot. The calling thread is not inside the gate and holds no lock, and the
-/// device's context is current.
+/// keep and ask again; then weights make room. `otherwise` is tried where they cannot. The calling thread is not inside the gate and holds no lock, and a
+/// context is current.
 ///
 /// # Errors
 /// What the last try said.
@@ -93,7 +104,9 @@ pub(crate) fn satisfy<T>(
     let error = match attempt() {
         Err(error) if is_shortage(error) => error,
         done => {
-            forget_refusal();
+            if done.is_ok() {
+                forget_refusal();
+            }
             return done;
         }
     };
@@ -101,13 +114,13 @@ pub(crate) fn satisfy<T>(
         say_in_capture(wish);
         return Err(error);
     }
-    if wish.bytes.is_multiple_of(ALLOCATORS_GRAIN) && !was_refused(wish.bytes) {
+    if wish.asks_again && !was_refused(wish.bytes) {
         REFUSED.fetch_add(1, Ordering::Relaxed);
         return Err(error);
     }
     forget_refusal();
     for round in 0..TRIES {
-        if let Err(why) = make_room(wish, round > 0) {
+        if let Err(why) = make_room_there(wish, round > 0) {
             say_unanswered(wish, &why);
             break;
         }
@@ -132,10 +145,21 @@ fn forget_refusal() {
     let _ = LAST_REFUSED.try_with(|last| last.set(0));
 }
 
+/// [`make_room`] in a context of the device.
+fn make_room_there(wish: Wish, again: bool) -> Result<(), String> {
+    if context::device().is_ok_and(|current| current == wish.device) {
+        return make_room(wish, again);
+    }
+    let there = account::context_of(wish.device).ok_or("no weight lies there")?;
+    context::with_current(there, || Ok(make_room(wish, again)))
+        .unwrap_or_else(|error| Err(format!("the device has no context: {error}")))
+}
+
 /// Weights leave GPU memory until the allocation has room. `again`: it was tried since room was last made.
 fn make_room(wish: Wish, again: bool) -> Result<(), String> {
-    let Wish { device, bytes } = wish;
+    let Wish { device, bytes, .. } = wish;
     let _only = switch::SWITCHING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    pools::trim(device);
     let memory = limit::free_and_total(device);
     let (free, total) = memory.map_err(|error| format!("the driver does not tell free memory: {error}"))?;
     let bytes = bytes.checked_next_multiple_of(PAGE).filter(|&bytes| bytes <= total);
@@ -237,6 +261,12 @@ fn note_demotion(device: i32, bytes: u64, wish: Wish) {
     } else {
         log::debug!("weights have made {freed} free on GPU {device} for an allocation of {asked}");
     }
+}
+
+/// A plan for more memory was not worth moving for: the next look comes later.
+pub(super) fn nothing_to_gain(device: i32) {
+    let (at, mut all) = calm(device);
+    all[at].patience = (all[at].patience * 2).min(MOST_PATIENCE);
 }
 
 /// Weights have come back. `all`: nothing keeps them from where they would be without the shortage.

@@ -7,6 +7,7 @@ use flextensor_core::plan::StayReason;
 use flextensor_core::units::UnitId;
 
 use super::arena::{Meaning, PAGE, arena};
+use super::pressure::{self, Wish};
 use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::world::{Unit, UnitState, World, world};
 use super::{gate, learn, passes, verify};
@@ -73,8 +74,17 @@ pub(crate) fn keep(id: UnitId, reason: StayReason, why: Why) -> CudaResult<()> {
     if streamed { for_good(id, why) } else { Ok(()) }
 }
 
-/// Gives the unit private pages. The calling thread must not be inside the gate. When there is no memory for them, nothing has changed.
+/// Gives the unit private pages. The calling thread must not be inside the gate. Where there is no memory for them, others make room; when they cannot, nothing has
+/// changed.
 pub(crate) fn for_good(id: UnitId, why: Why) -> CudaResult<()> {
+    let Some((device, bytes)) = world().unit(id).map(|unit| (unit.device, unit.streamed * PAGE)) else {
+        return Ok(());
+    };
+    pressure::satisfy(Wish { device, bytes, asks_again: false }, || once_for_good(id, why), || None)
+}
+
+/// The same where nobody can make room, since the calling thread switches over.
+pub(super) fn once_for_good(id: UnitId, why: Why) -> CudaResult<()> {
     let closed = gate::close();
     let mut world = world();
     let left = leave(&mut world, id)?;

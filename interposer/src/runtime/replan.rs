@@ -24,7 +24,7 @@ use super::world::{UnitState, World, world};
 use placing::Why;
 
 pub(super) use giving::give_way;
-pub(super) use placing::{counts, settle};
+pub(super) use placing::{counts, discard_stale, settle};
 
 /// The pass of a model that is going on.
 #[derive(Clone, Copy, Debug, Default)]

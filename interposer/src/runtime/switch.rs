@@ -325,7 +325,7 @@ fn take_back(moves: &[Move]) {
             Some(StayReason::GraphHeld) => Why::Graph,
             _ => continue,
         };
-        if let Err(error) = private::for_good(m.id, why) {
+        if let Err(error) = private::once_for_good(m.id, why) {
             log::error!("no private memory for a weight that needs it ({why}): {error}");
         }
     }

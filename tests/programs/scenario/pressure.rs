@@ -395,11 +395,12 @@ fn memory_of_every_kind() -> Told {
     let start = info()?;
     say("free at first", start.0);
     say("total", start.1);
-    let (mut small, mut pitched, mut made) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut small, mut pitched, mut made, mut pooled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..200 {
-        let full = match round % 3 {
+        let full = match round % 4 {
             0 => keep(&mut small, || scene.gpu.alloc(300_000)),
             1 => keep(&mut pitched, || pitched_memory(&scene)),
+            2 => keep(&mut pooled, || pooled_memory(&scene)),
             _ => keep(&mut made, || scene.gpu.create(PAGE, &device_memory())),
         };
         if full? {
@@ -416,6 +417,14 @@ fn memory_of_every_kind() -> Told {
     scene.synchronize()?;
     small.into_iter().chain(pitched).try_for_each(|address| scene.gpu.free(address))?;
     made.into_iter().try_for_each(|handle| check("cuMemRelease", driver.mem_release(handle)))?;
+    pooled
+        .into_iter()
+        .try_for_each(|address| check("cuMemFreeAsync", driver.mem_free_async(address, scene.main)))?;
+    // What the pool keeps goes when somebody needs it.
+    let mut cache = Cache::default();
+    grow_between_passes(&scene, &mut cache, 6)?;
+    cache.shrink(&scene, 0)?;
+    cache.say();
     until_all_are_back(&scene)?;
     say("free again", info()?.0);
     scene.finish()
@@ -424,6 +433,12 @@ fn memory_of_every_kind() -> Told {
 fn pitched_memory(scene: &Scene) -> Result<u64, Failure> {
     let (mut address, mut pitch) = (0, 0);
     check("cuMemAllocPitch", scene.gpu.driver.mem_alloc_pitch(&mut address, &mut pitch, 1000, 400, 4))?;
+    Ok(address)
+}
+
+fn pooled_memory(scene: &Scene) -> Result<u64, Failure> {
+    let mut address = 0;
+    check("cuMemAllocAsync", scene.gpu.driver.mem_alloc_async(&mut address, 700_000, scene.main))?;
     Ok(address)
 }
 

@@ -13,7 +13,7 @@ use flextensor_core::units::{Bytes, GIB, UnitId};
 use super::super::arena::PAGE;
 use super::super::planned::planned;
 use super::super::shadow::{self, Shadow, Wanted};
-use super::super::streaming::Streaming;
+use super::super::streaming::{Streaming, ring_of};
 use super::super::switch;
 use super::super::touched::Touched;
 use super::super::world::{UnitState, World, world};
@@ -176,12 +176,34 @@ pub(super) fn think(device: i32, why: Why) -> bool {
 
 /// What was prepared for a device is given up: something else is about to happen. Nobody thinks of a plan.
 pub(super) fn discard(device: i32) {
-    let (of_it, others) =
-        std::mem::take(&mut *ready()).into_iter().partition::<Vec<_>, _>(|p| p.device == device);
-    ready().extend(others);
-    for prepared in of_it {
+    for prepared in take_ready(device) {
         passes::in_context(prepared.context, || give_up(prepared));
     }
+}
+
+/// Weights of a device have gone: what was prepared with them is given up. The calling thread holds no lock.
+pub(in super::super) fn discard_stale(device: i32) {
+    if !ANY_READY.load(Ordering::Acquire) {
+        return;
+    }
+    for prepared in take_ready(device) {
+        let stands = {
+            let world = world();
+            ring_of(device).as_ref().is_some_and(|ring| prepared.is_current(&world, ring))
+        };
+        if stands {
+            put_off(prepared);
+        } else {
+            passes::in_context(prepared.context, || give_up(prepared));
+        }
+    }
+}
+
+fn take_ready(device: i32) -> Vec<Prepared> {
+    let mut ready = ready();
+    let (of_it, others) = std::mem::take(&mut *ready).into_iter().partition(|p| p.device == device);
+    *ready = others;
+    of_it
 }
 
 /// Makes the plan and all that can be made while the program runs.
@@ -193,6 +215,9 @@ fn prepare(device: i32, why: Why) {
     };
     let targets = targets(&asked, &made);
     if !is_worth_it(&asked, &made, &targets, why) {
+        if why == Why::Room {
+            pressure::nothing_to_gain(device);
+        }
         return log::info!("GPU {device}: the plan stays ({why:?})");
     }
     let prepared = passes::in_context(asked.context, || make_ready(asked, made, targets, why));
@@ -200,6 +225,8 @@ fn prepare(device: i32, why: Why) {
         Some(Ok(prepared)) => {
             ready().push(prepared);
             ANY_READY.store(true, Ordering::Release);
+            // Whoever has freed weights meanwhile did not find it.
+            discard_stale(device);
         }
         Some(Err(error)) => {
             log::info!("the plan for GPU {device} stays: {error}");

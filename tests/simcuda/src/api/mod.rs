@@ -10,6 +10,7 @@ pub(crate) mod launches;
 pub(crate) mod memory;
 pub(crate) mod modules;
 pub(crate) mod pointers;
+pub(crate) mod pools;
 pub(crate) mod resolve;
 pub(crate) mod streams;
 pub(crate) mod vmm;
@@ -38,6 +39,8 @@ pub(crate) fn exports() -> impl Iterator<Item = &'static Export> {
         memory::TABLE,
         modules::TABLE,
         pointers::TABLE,
+        pools::TABLE,
+        pools::STREAM_TABLE,
         resolve::TABLE,
         streams::TABLE,
         streams::STREAM_TABLE,
