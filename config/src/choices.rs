@@ -50,6 +50,15 @@ choices! {
         /// Never.
         Off = "off",
     }
+    /// Whether the runtime verifies its own promises.
+    CheckMode {
+        /// No.
+        Off = "off",
+        /// What is found is said and counted.
+        On = "on",
+        /// What is found first ends the process.
+        Abort = "abort",
+    }
     /// How the Python interface pins a tensor.
     PinnedMemoryMode {
         /// By a copy into torch's pinned allocator.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::choices::{
-    LogLevel, MemoryMode, OffloadTiming, PiecewisePrefetch, PinnedMemoryMode, ProfileMode, Replan,
+    CheckMode, LogLevel, MemoryMode, OffloadTiming, PiecewisePrefetch, PinnedMemoryMode, ProfileMode, Replan,
     TransferMode,
 };
 use crate::error::Origin;
@@ -55,7 +55,7 @@ pub struct Config {
     pub piecewise_prefetch: PiecewisePrefetch,
     pub log: LogLevel,
     pub report: Option<PathBuf>,
-    pub check: bool,
+    pub check: CheckMode,
     pub enable_diagnostics: bool,
     pub enable_instrumentation: bool,
     pub instrumentation_output_dir: PathBuf,

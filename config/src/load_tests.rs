@@ -1,7 +1,7 @@
 //! Tests of `load`: order of sources, who is on, rules between options, and what is refused.
 
 use super::*;
-use crate::choices::{LogLevel, MemoryMode};
+use crate::choices::{CheckMode, LogLevel, MemoryMode};
 use crate::row::Support;
 use crate::size::{Amount, Budget};
 
@@ -261,6 +261,19 @@ fn values_that_fit_together_pass_the_rules() {
 }
 
 #[test]
+fn check_is_a_switch_that_knows_one_word_more() {
+    let check = |value| with(&[("FT_CHECK", value)]).unwrap().check;
+    assert_eq!(with(&[]).unwrap().check, CheckMode::Off);
+    assert_eq!([check("1"), check("yes"), check("on")], [CheckMode::On; 3]);
+    assert_eq!([check("0"), check("false"), check("off")], [CheckMode::Off; 3]);
+    assert_eq!(check("abort"), CheckMode::Abort);
+    let message = refuse(&[("FT_CHECK", "always")]);
+    assert!(message.contains("off or on (also 0/1, false/true, no/yes, n/y), or abort"), "{message}");
+    let file = preload([], Some(&toml("check = true\n"))).unwrap();
+    assert_eq!(file.check, CheckMode::On);
+}
+
+#[test]
 fn an_option_without_effect_is_refused_unless_it_is_at_its_default() {
     for row in options::all().filter(|row| matches!(row.support, Support::Later(_))) {
         let text = row.default.unwrap_or("none");
@@ -271,9 +284,7 @@ fn an_option_without_effect_is_refused_unless_it_is_at_its_default() {
         message.starts_with("FT_SHM_ENABLED: shm_enabled = true is not supported yet; it waits for sessions"),
         "{message}"
     );
-    for (name, value) in [("FT_CHECK", "1"), ("FT_PINNED_MEMORY", "0")] {
-        assert!(refuse(&[(name, value)]).contains("is not supported yet"), "{name}");
-    }
+    assert!(refuse(&[("FT_PINNED_MEMORY", "0")]).contains("is not supported yet"));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! left to `row`, how a text becomes a value to `value`, rules between two options to `rules`.
 
 use crate::choices::{
-    LogLevel, MemoryMode, OffloadTiming, PiecewisePrefetch, PinnedMemoryMode, ProfileMode, Replan,
+    CheckMode, LogLevel, MemoryMode, OffloadTiming, PiecewisePrefetch, PinnedMemoryMode, ProfileMode, Replan,
     STRATEGY_NAMES, TransferMode,
 };
 use crate::row::{
@@ -309,11 +309,11 @@ static DIAGNOSIS: &[Row] = &[
     ),
     row(
         "check",
-        Kind::Bool,
-        "false",
+        Kind::Switch(CheckMode::NAMES),
+        "off",
         "0.1.0",
-        "Verify the runtime's own promises while running; slow.",
-        Later("the check mode"),
+        "Verify the runtime's own promises while running; slow. abort ends the process at what is found first.",
+        Supported,
     ),
     row(
         "enable_diagnostics",

@@ -20,6 +20,8 @@ pub enum Kind {
         /// Largest allowed value.
         most: f64,
     },
+    /// A switch that knows words besides: `off` and `on` are those of the switch.
+    Switch(&'static [&'static str]),
     /// One word of a list.
     Choice(&'static [&'static str]),
     /// Any text that is not blank.
@@ -80,6 +82,11 @@ impl Row {
     pub fn allowed(&self) -> String {
         let values = match self.kind {
             Kind::Bool => "true or false (also 1/0, yes/no, y/n, on/off)".to_owned(),
+            Kind::Switch(words) => {
+                let more = words.iter().filter(|word| !["off", "on"].contains(word));
+                let more: Vec<&str> = more.copied().collect();
+                format!("off or on (also 0/1, false/true, no/yes, n/y), or {}", more.join(", "))
+            }
             Kind::Int { min } => format!("a whole number, {min} or more"),
             Kind::Float { above, inclusive, most } => {
                 let low = if inclusive { format!("{above} or more") } else { format!("above {above}") };

@@ -98,6 +98,19 @@ pub(crate) fn convert(row: &Row, raw: &Raw) -> Result<Value, String> {
 fn scalar(kind: Kind, raw: &Raw) -> Option<Value> {
     match kind {
         Kind::Bool => boolean(raw).map(Value::Bool),
+        Kind::Switch(words) => {
+            let word = match boolean(raw) {
+                Some(on) => {
+                    if on {
+                        "on"
+                    } else {
+                        "off"
+                    }
+                }
+                None => text(raw)?.trim(),
+            };
+            words.iter().find(|known| **known == word).map(|known| (*known).into())
+        }
         Kind::Int { min } => {
             let number = whole(raw).and_then(|number| u32::try_from(number).ok())?;
             (number >= min).then(|| number.into())

@@ -16,9 +16,11 @@
 //! | [`drift`] | which later passes are worth observing, and when a new plan is worth making |
 //! | [`strategy`] | what other strategies would stream, by their names |
 //! | [`pager`] | when a ring page may be read and when it may be overwritten |
+//! | [`audit`] | which rule of the page protocol was not kept by what was enqueued |
 //! | [`error`] | what can be wrong with a question |
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod drift;
 pub mod error;
 mod layout;

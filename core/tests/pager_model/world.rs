@@ -1,6 +1,7 @@
 //! A program on the model's GPU: performs the pager's commands, keeps what its own writes made the truth, and orders
-//! conflicting launches among its streams as a correct program does. Which launches it makes is the test files' matter.
+//! conflicting launches among its streams as a correct program does. An audit reads along: it must find something wrong in nothing of this. Which launches it makes is the test files' matter.
 
+use flextensor_core::audit::{Audit, Caller};
 use flextensor_core::pager::{Access, Certainty, Command, CopyStream, Hit, Pager, StreamId, Verdict};
 use flextensor_core::units::UnitId;
 
@@ -155,6 +156,7 @@ impl Known {
 pub(crate) struct World {
     pub(crate) pager: Pager,
     pub(crate) gpu: Gpu,
+    audit: Audit,
     known: Vec<Known>,
     commands: Vec<Command>,
     /// All commands since the last [`World::take_journal`].
@@ -168,8 +170,10 @@ impl World {
     /// Units 0, 1, 2 ... at `(start, pages)` in the ring.
     pub(crate) fn new(ring_pages: u32, chunk_pages: u32, units: &[(u32, u32)], seed: u64) -> Self {
         let mut pager = Pager::new(ring_pages, chunk_pages);
+        let mut audit = Audit::new(ring_pages);
         for (unit, &(start, pages)) in (0..).zip(units) {
             pager.add_unit(UnitId(unit), start, pages);
+            audit.add_unit(UnitId(unit), start, pages);
         }
         let known = units.iter().map(|&(_, pages)| Known {
             pages: vec![Page::default(); pages as usize],
@@ -179,6 +183,7 @@ impl World {
         Self {
             pager,
             gpu: Gpu::new(ring_pages, units, seed),
+            audit,
             known: known.collect(),
             commands: Vec::new(),
             journal: Vec::new(),
@@ -214,6 +219,7 @@ impl World {
         let private = hits.iter().map(|hit| !self.pager.streams(hit.unit)).collect();
         self.pager.acquire(stream, &hits, &mut verdicts, &mut self.commands);
         self.perform();
+        self.audit.checked(stream, &hits, &verdicts, Caller(0));
         Open { stream, shown: shown.to_vec(), hits, verdicts, private }
     }
 
@@ -235,6 +241,7 @@ impl World {
     pub(crate) fn refuse(&mut self, open: Open) {
         // A stream exists from the program's first call that names it.
         self.gpu.launch(open.stream, Vec::new());
+        self.audit.enqueued(open.stream, &open.hits, &open.verdicts, Caller(0));
         self.pager.launched(open.stream, &open.hits, &open.verdicts, &mut self.commands);
         self.perform();
         self.prefetch(open.stream);
@@ -264,12 +271,15 @@ impl World {
     pub(crate) fn end_use(&mut self, unit: u32) {
         self.known[unit as usize].held_on.clear();
         self.pager.end_use(UnitId(unit), &mut self.commands);
+        self.audit.hold_ends(UnitId(unit));
         self.perform();
     }
 
     pub(crate) fn destroy_stream(&mut self, stream: StreamId) {
         self.pager.forget_stream(stream, &mut self.commands);
+        self.audit.stream_ends(stream);
         self.perform();
+        self.audit.stream_ended(stream);
         self.gpu.destroy(stream);
         self.known.iter_mut().for_each(|known| known.held_on.retain(|&held| held != stream));
     }
@@ -285,6 +295,7 @@ impl World {
         let memory = &mut self.gpu.memory[unit.0 as usize];
         memory.private = memory.shadow.clone();
         self.pager.remove(unit);
+        self.audit.remove_unit(unit);
         let known = &self.known[unit.0 as usize];
         let all = Effect::Reads(0, usize::MAX);
         let used = Use { unit, place: Place::Private, sees: known.sees(all), leaves: None };
@@ -301,9 +312,13 @@ impl World {
     /// The first half of rule 12: the unit's bytes are in its shadow, and nobody is at them. It may be streamed on.
     pub(crate) fn evict(&mut self, unit: UnitId) -> bool {
         let free = self.pager.evict(unit, &mut self.commands);
+        if free {
+            self.audit.evicts(unit);
+        }
         self.perform();
         if free {
             self.gpu.drain_copies();
+            CopyStream::ALL.into_iter().for_each(|copy| self.audit.waited_for(copy));
             if self.gpu.touches(unit) {
                 self.gpu.set_fault(format!("{unit:?} was unmapped while in use"));
             }
@@ -316,7 +331,10 @@ impl World {
         if !self.pager.streams(unit) && self.known[unit.0 as usize].held_on.is_empty() {
             self.gpu.drain();
             self.gpu.move_to_shadow(unit, start);
-            self.pager.add_unit(unit, start, self.known[unit.0 as usize].pages.len() as u32);
+            let pages = self.known[unit.0 as usize].pages.len() as u32;
+            self.pager.add_unit(unit, start, pages);
+            self.audit.waited_for_all();
+            self.audit.add_unit(unit, start, pages);
         }
     }
 
@@ -328,7 +346,10 @@ impl World {
                 self.gpu.set_fault(format!("unit {unit} is still pinned"));
             }
         }
-        self.verdict()
+        let found = self.audit.take_findings();
+        self.verdict().and_then(|()| {
+            found.first().map_or(Ok(()), |finding| Err(format!("the audit takes offence: {finding:?}")))
+        })
     }
 
     /// The first fault, if there was one.
@@ -363,6 +384,7 @@ impl World {
     fn perform(&mut self) {
         for command in std::mem::take(&mut self.commands) {
             self.journal.push(command);
+            self.audit.command(command);
             match command {
                 Command::WaitOnStream { stream, event } => self.gpu.wait_on_stream(stream, event),
                 Command::WaitOnCopy { copy, event } => self.gpu.wait_on_copy(copy, event),
