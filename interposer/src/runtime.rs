@@ -7,11 +7,13 @@
 //! - `switch`, `planned`, `early`, `exchange`, `link`, `touched`, `shadow`, `views`, `hosted`, `home`, `private`: from private pages to the ring and back.
 //! - `saved`: what an earlier run learnt, and what the next one need not.
 //! - `launch`, `scan`, `layouts`, `words`, `copies`, `escapes`, `graphs`, `gate`: the way of one call.
+//! - `check`: what is verified while running, if that was asked for.
 //! - `streaming`, `verify`, `measure`: the ring in operation; `replan`: what follows when the program changes.
 //!
 //! Lock order: gate, world, the reading of shadows (`verify`, never with a ring's lock held), a device's ring, the recorder of `learn`, words.
 
 pub(crate) mod arena;
+pub(crate) mod check;
 pub(crate) mod chosen;
 pub(crate) mod contexts;
 pub(crate) mod copies;
@@ -67,6 +69,7 @@ static CONFIG: RwLock<Option<&'static Config>> = RwLock::new(None);
 
 /// Takes over the configuration; nothing else happens before the first allocation.
 pub(crate) fn start(config: Config) -> Result<(), String> {
+    check::start(config.check);
     if config.report.is_some() {
         snapshot::write_at_exit();
     }

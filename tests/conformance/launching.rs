@@ -86,6 +86,33 @@ pub(crate) fn observe(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
         driver.set_access(place, PAGE, &gpu::device_access(false), 1),
         0,
     );
+    let alias = gpu.reserve(PAGE)?;
+    facts.code("mapping it a second time", driver.mem_map(alias, PAGE, 0, handle, 0), 0);
+    facts.code(
+        "access to the second mapping",
+        driver.set_access(alias, PAGE, &gpu::device_access(true), 1),
+        0,
+    );
+    facts.code("a fill through the second mapping", driver.set_d8(alias, 1, PAGE), 0);
+    facts.code("its end", driver.context_synchronize(), 0);
+    let word = gpu.word(place).unwrap_or_default();
+    facts.state("a word of it, read through the read-only mapping", word, 0x0101_0101_0101_0101);
+    let mut behind = 0;
+    facts.code("asking for the handle behind it", driver.retain_handle(&mut behind, alias), 0);
+    facts.holds("the handle behind an address is the one that was mapped", behind == handle);
+    facts.code("releasing that handle", driver.mem_release(behind), 0);
+    facts.code(
+        "making the mapping writable again",
+        driver.set_access(place, PAGE, &gpu::device_access(true), 1),
+        0,
+    );
+    facts.code("launching a kernel that writes it", launch(kernel), 0);
+    facts.code("its end", driver.context_synchronize(), 0);
+    facts.code(
+        "making the mapping read-only again",
+        driver.set_access(place, PAGE, &gpu::device_access(false), 1),
+        0,
+    );
     facts.code("reading it", gpu.word(place).map_or_else(|failure| failure.code, |_| 0), 0);
     facts.code("launching a kernel that writes it", launch(kernel), 0);
     facts.code("its end", driver.context_synchronize(), 700);

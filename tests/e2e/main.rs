@@ -4,6 +4,7 @@
 mod loader;
 
 // Programs under a budget, on simcuda.
+mod check;
 mod courses;
 mod failure;
 mod fork;

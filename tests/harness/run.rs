@@ -15,7 +15,7 @@ pub struct Run {
     program: PathBuf,
     arguments: Vec<OsString>,
     variables: Vec<(String, OsString)>,
-    preload: bool,
+    preload: Option<PathBuf>,
     driver: bool,
     limit: Duration,
 }
@@ -50,14 +50,19 @@ fn found(candidates: &[PathBuf], what: &str) -> PathBuf {
     hit.unwrap_or_else(|| panic!("{what} is not built; looked at {candidates:?}")).clone()
 }
 
+/// A shared library, as cargo built it for this test binary.
+fn library(name: &str) -> PathBuf {
+    let folder = beside();
+    found(&[folder.join(name), folder.join("..").join(name)], name)
+}
+
 /// The preloaded library, as cargo built it for this test binary.
 ///
 /// # Panics
 /// When it is not there.
 #[must_use]
 pub fn preload_library() -> PathBuf {
-    let folder = beside();
-    found(&[folder.join("libflextensor.so"), folder.join("../libflextensor.so")], "libflextensor.so")
+    library("libflextensor.so")
 }
 
 /// simcuda, as cargo built it for this test binary.
@@ -66,8 +71,7 @@ pub fn preload_library() -> PathBuf {
 /// When it is not there.
 #[must_use]
 pub fn simcuda_library() -> PathBuf {
-    let folder = beside();
-    found(&[folder.join("libsimcuda.so"), folder.join("../libsimcuda.so")], "libsimcuda.so")
+    library("libsimcuda.so")
 }
 
 /// A fresh folder that holds `libcuda.so.1` for `LD_LIBRARY_PATH`.
@@ -89,6 +93,11 @@ pub fn real_gpu() -> bool {
     std::env::var_os("FT_REAL_GPU").is_some_and(|value| value == "1")
 }
 
+/// Whether every program under the library runs in check mode (`TEST_CHECK=1`), whatever its test is about. Tests that count calls or bytes do not hold then.
+fn all_are_checked() -> bool {
+    std::env::var_os("TEST_CHECK").is_some_and(|value| value == "1")
+}
+
 impl Run {
     /// A program of this crate (a `[[bin]]`), by name.
     ///
@@ -107,7 +116,7 @@ impl Run {
             program: program.as_ref().to_owned(),
             arguments: Vec::new(),
             variables: Vec::new(),
-            preload: false,
+            preload: None,
             driver: true,
             limit: Duration::from_secs(60),
         }
@@ -116,8 +125,15 @@ impl Run {
     /// Preloads the library.
     #[must_use]
     pub fn preload(mut self) -> Self {
-        self.preload = true;
+        self.preload = Some(preload_library());
         self
+    }
+
+    /// Preloads the build of the library that has faults on demand, with this one (`interposer/src/runtime/check/seeds.rs`).
+    #[must_use]
+    pub fn preload_with_fault(mut self, fault: &str) -> Self {
+        self.preload = Some(library("libflextensor_seeded.so"));
+        self.option("FLEXTENSOR_SEEDED_FAULT", fault)
     }
 
     /// Runs without a CUDA driver: no `libcuda.so.1` is offered.
@@ -167,9 +183,12 @@ impl Run {
             command.env("LD_LIBRARY_PATH", folder);
             command.env("SIMCUDA_JOURNAL", folder.join("journal.json"));
         }
-        if self.preload {
-            command.env("LD_PRELOAD", preload_library());
+        if let Some(library) = &self.preload {
+            command.env("LD_PRELOAD", library);
             command.env("FT_REPORT", folder.join("report.json"));
+            if all_are_checked() {
+                command.env("FT_CHECK", "1");
+            }
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
@@ -206,13 +225,15 @@ impl Run {
         });
         let stdout = drain(child.stdout.take());
         let stderr = drain(child.stderr.take());
-        let (status, timed_out) = wait(&mut child, self.limit);
+        // Checking is slow.
+        let limit = if all_are_checked() { self.limit * 4 } else { self.limit };
+        let (status, timed_out) = wait(&mut child, limit);
         let wall = begin.elapsed();
         let json = |name| {
             let text = std::fs::read_to_string(folder.path().join(name)).ok()?;
             serde_json::from_str(&text).ok()
         };
-        Outcome {
+        let outcome = Outcome {
             status,
             timed_out,
             stdout: stdout.join().expect("the reader of stdout ends"),
@@ -220,7 +241,11 @@ impl Run {
             report: json("report.json"),
             journal: json("journal.json"),
             wall,
+        };
+        if all_are_checked() {
+            outcome.assert_no_findings();
         }
+        outcome
     }
 }
 
@@ -300,6 +325,17 @@ impl Outcome {
     /// With everything the program left.
     pub fn assert_success(&self) -> &Self {
         assert!(self.status.success(), "{}", self.describe());
+        self
+    }
+
+    /// Fails the test if check mode found anything; says nothing of a run that was not checked.
+    ///
+    /// # Panics
+    /// With what was found.
+    pub fn assert_no_findings(&self) -> &Self {
+        let found =
+            self.stderr.lines().any(|line| line.starts_with("flextensor: check: ") && line.ends_with(']'));
+        assert!(!found, "{}", self.describe());
         self
     }
 

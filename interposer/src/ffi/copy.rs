@@ -29,3 +29,9 @@ pub(crate) unsafe fn to_host_async(dst: *mut u8, src: u64, bytes: usize, stream:
     // SAFETY: the caller keeps the target alive; the driver checks the device range.
     capture::relaxed(|| unsafe { driver().cuMemcpyDtoHAsync_v2(dst.cast(), src, bytes, stream.raw()) }).ok()
 }
+
+/// Fills `bytes` from the device address `dst` on with a byte, in order on `stream`.
+pub(crate) fn fill_async(dst: u64, value: u8, bytes: usize, stream: Stream) -> CudaResult<()> {
+    // SAFETY: the driver checks the device range; that nobody needs its bytes is the caller's promise to the program, not to memory.
+    capture::relaxed(|| unsafe { driver().cuMemsetD8Async(dst, value, bytes, stream.raw()) }).ok()
+}

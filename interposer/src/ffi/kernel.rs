@@ -54,6 +54,23 @@ pub(crate) fn param_layout(function: CUfunction) -> Option<Vec<(usize, usize)>> 
     agreed(by_function, by_kernel)
 }
 
+/// The kernel's name, as its module has it; `None` where the driver does not tell (before 12.3).
+pub(crate) fn name(function: CUfunction) -> Option<String> {
+    let mut text: *const c_char = std::ptr::null();
+    // SAFETY: the pointer is to a local; the driver refuses a handle of the other kind.
+    let mut code = unsafe { driver().cuFuncGetName(&mut text, function) };
+    if !code.is_success() || text.is_null() {
+        // SAFETY: as above.
+        code = unsafe { driver().cuKernelGetName(&mut text, function.cast()) };
+    }
+    if !code.is_success() || text.is_null() {
+        return None;
+    }
+    // SAFETY: the driver's text lives as long as the kernel's module, which a launch of it keeps.
+    let text = unsafe { std::ffi::CStr::from_ptr(text) };
+    Some(text.to_string_lossy().into_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -58,6 +58,7 @@ real! {
     fn cuMemMap(ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: c_ulonglong);
     fn cuMemUnmap(ptr: CUdeviceptr, size: usize);
     fn cuMemSetAccess(ptr: CUdeviceptr, size: usize, desc: *const CUmemAccessDesc, count: usize);
+    fn cuMemRetainAllocationHandle(handle: *mut CUmemGenericAllocationHandle, address: *mut c_void);
     fn cuMemAddressReserve(ptr: *mut CUdeviceptr, size: usize, alignment: usize, addr: CUdeviceptr, flags: c_ulonglong);
     fn cuMemAddressFree(ptr: CUdeviceptr, size: usize);
     fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize);
@@ -70,6 +71,8 @@ real! {
     fn cuMemHostUnregister(p: *mut c_void);
     fn cuMemcpyHtoDAsync_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize, stream: CUstream);
     fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream);
+    fn cuMemsetD8Async(dst: CUdeviceptr, value: c_uchar, bytes: usize, stream: CUstream);
+    fn cuLaunchHostFunc(stream: CUstream, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void);
     fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
     fn cuStreamDestroy_v2(stream: CUstream);
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
@@ -98,6 +101,8 @@ real! {
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuFuncGetParamInfo(function: CUfunction, index: usize, offset: *mut usize, size: *mut usize);
     fn cuKernelGetParamInfo(kernel: CUkernel, index: usize, offset: *mut usize, size: *mut usize);
+    fn cuFuncGetName(name: *mut *const c_char, function: CUfunction);
+    fn cuKernelGetName(name: *mut *const c_char, kernel: CUkernel);
     fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
 }
 

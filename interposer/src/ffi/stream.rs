@@ -62,6 +62,19 @@ pub(crate) fn wait(stream: Stream, event: Event) -> CudaResult<()> {
     capture::relaxed(|| unsafe { driver().cuStreamWaitEvent(stream.raw(), event.raw(), 0) }).ok()
 }
 
+/// Calls `function` with `data` on a thread of the driver, in order on `stream`. It must not call the driver.
+///
+/// # Safety
+/// `function` may be called with `data` once, at any later time, from any thread.
+pub(crate) unsafe fn call_host(
+    stream: Stream,
+    function: unsafe extern "C" fn(*mut c_void),
+    data: *mut c_void,
+) -> CudaResult<()> {
+    // SAFETY: the caller's promise.
+    capture::relaxed(|| unsafe { driver().cuLaunchHostFunc(stream.raw(), function, data) }).ok()
+}
+
 /// Blocks until everything on `stream` has ended.
 pub(crate) fn synchronize(stream: Stream) -> CudaResult<()> {
     // SAFETY: the handle is alive, as for `wait`.

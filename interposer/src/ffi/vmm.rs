@@ -96,18 +96,34 @@ pub(crate) fn unmap(address: u64, bytes: usize) -> CudaResult<()> {
     capture::relaxed(|| unsafe { driver().cuMemUnmap(address, bytes) }).ok()
 }
 
+/// What is mapped at this address; an error where nothing is, or memory of the driver's own.
+pub(crate) fn handle_at(address: u64) -> CudaResult<Handle> {
+    let mut raw = 0;
+    let at = std::ptr::with_exposed_provenance_mut(address as usize);
+    // SAFETY: the pointer is to a local that lives through the call; the driver only looks at the address.
+    capture::relaxed(|| unsafe { driver().cuMemRetainAllocationHandle(&mut raw, at) }).ok()?;
+    // The handle is the one that was mapped, with one more hold on it.
+    release(Handle { raw, in_host: false })?;
+    Ok(Handle { raw, in_host: false })
+}
+
+/// Lets `device` read the mapped range, and makes writes faults: a kernel that writes there loses the context. Costs as much as `allow`.
+pub(crate) fn allow_reads(address: u64, bytes: usize, device: i32) -> CudaResult<()> {
+    allow_at(address, bytes, &[location(device)], CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ)
+}
+
 /// Lets `device` read and write the mapped range. Costs about 28 us for each handle in it.
 pub(crate) fn allow(address: u64, bytes: usize, device: i32) -> CudaResult<()> {
-    allow_at(address, bytes, &[location(device)])
+    allow_at(address, bytes, &[location(device)], CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
 }
 
 /// Lets `device` and the processor read and write the mapped range, which must be host memory.
 pub(crate) fn allow_with_host(address: u64, bytes: usize, device: i32) -> CudaResult<()> {
-    allow_at(address, bytes, &[location(device), host_location()])
+    let both = [location(device), host_location()];
+    allow_at(address, bytes, &both, CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
 }
 
-fn allow_at(address: u64, bytes: usize, who: &[CUmemLocation]) -> CudaResult<()> {
-    let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+fn allow_at(address: u64, bytes: usize, who: &[CUmemLocation], flags: CUmemAccess_flags) -> CudaResult<()> {
     let list: Vec<CUmemAccessDesc> =
         who.iter().map(|&location| CUmemAccessDesc { location, flags }).collect();
     // SAFETY: the list lives through the call; the driver checks the range.

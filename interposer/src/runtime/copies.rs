@@ -6,6 +6,7 @@ use flextensor_core::pager::{Access, Certainty, Hit, Verdict};
 use flextensor_core::units::UnitId;
 
 use super::arena::{Arena, Meaning, PAGE, arena};
+use super::check::{self, By};
 use super::private::Why;
 use super::streaming::ring_of;
 use super::{gate, graphs, learn, private};
@@ -39,6 +40,10 @@ pub(crate) fn handle(stream: Stream, operands: &[Operand], mut issue: impl FnMut
             Ok(()) => Outcome::Done(issue()),
             Err(code) => Outcome::Fail(code),
         };
+    }
+    if check::is_on() {
+        let inside = operands.iter().filter(|operand| arena.contains(operand.address));
+        check::look_at_range(arena, inside.flat_map(|operand| pages(arena, operand)));
     }
     if operands.iter().all(|operand| !arena.contains(operand.address)) {
         return Outcome::Bypass(Reason::NotManaged);
@@ -96,15 +101,15 @@ fn attempt(
             (Err(error), _) => return Ok(error.into()),
             _ => {}
         }
-        ring.acquire(stream, &hits, &mut verdicts);
+        ring.acquire(stream, &hits, &mut verdicts, By::Copy);
         if let Err(error) = ring.usable() {
-            ring.launched(stream, &hits, &verdicts);
+            ring.launched(stream, &hits, &verdicts, By::Copy);
             return Ok(error.into());
         }
         let stuck = hits.iter().zip(&verdicts).find(|(_, verdict)| !verdict.in_place());
         if let Some((hit, _)) = stuck {
             let unit = hit.unit;
-            ring.launched(stream, &hits, &verdicts);
+            ring.launched(stream, &hits, &verdicts, By::Copy);
             return Err((unit, Why::Crowded));
         }
     }
@@ -121,7 +126,7 @@ fn attempt(
                 unit.shadow_writes += 1;
             }
         }
-        ring.launched(stream, &hits, &verdicts);
+        ring.launched(stream, &hits, &verdicts, By::Copy);
     }
     let observed = learn::observes();
     for (meaning, _) in shown {

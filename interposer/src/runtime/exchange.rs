@@ -346,6 +346,7 @@ fn install(
         }
         streaming.add(
             m.id,
+            world.unit(m.id),
             StreamedUnit {
                 base: m.base,
                 address: m.address,

@@ -7,6 +7,7 @@ use flextensor_core::pager::{Access, Certainty, Hit, Verdict};
 use flextensor_core::units::UnitId;
 
 use super::arena::{Arena, Meaning, arena};
+use super::check::{self, By};
 use super::layouts;
 use super::private::Why;
 use super::scan::{Found, Parameters, Patched};
@@ -67,6 +68,10 @@ pub(crate) fn handle(
     let Some(parameters) = launch.parameters() else { return unparsed() };
     if graphs::is_capturing(launch.stream) {
         return graphs::capture_launch(arena, parameters, || issue(launch.pointers, launch.extra));
+    }
+    if check::is_on() {
+        // SAFETY: the parameters are those of the launch that the program makes now.
+        unsafe { check::look_at_launch(arena, parameters, By::Kernel(launch.function)) };
     }
     let mut seen = gate::openings();
     loop {
@@ -182,16 +187,16 @@ fn launch_streamed(
         if observed {
             learn::waits(launch.stream, true);
         }
-        ring.acquire(launch.stream, &scratch.hits, &mut scratch.verdicts);
+        ring.acquire(launch.stream, &scratch.hits, &mut scratch.verdicts, By::Kernel(launch.function));
         if observed {
             learn::waits(launch.stream, false);
         }
         if let Err(error) = ring.usable() {
-            ring.launched(launch.stream, &scratch.hits, &scratch.verdicts);
+            ring.launched(launch.stream, &scratch.hits, &scratch.verdicts, By::Kernel(launch.function));
             return Ok(error.into());
         }
         if let Some(unit) = stuck(scratch) {
-            ring.launched(launch.stream, &scratch.hits, &scratch.verdicts);
+            ring.launched(launch.stream, &scratch.hits, &scratch.verdicts, By::Kernel(launch.function));
             return Err((unit, Why::Crowded));
         }
         open_rewrites(ring, scratch);
@@ -205,7 +210,7 @@ fn launch_streamed(
     };
     let mut ring = ring_of(device);
     if let Some(ring) = ring.as_mut() {
-        ring.launched(launch.stream, &scratch.hits, &scratch.verdicts);
+        ring.launched(launch.stream, &scratch.hits, &scratch.verdicts, By::Kernel(launch.function));
         // A launch that the driver refused read and wrote nothing: it proves nothing.
         if code.is_success() {
             note_words(ring, launch, scratch);

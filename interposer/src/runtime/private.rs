@@ -7,6 +7,8 @@ use flextensor_core::plan::StayReason;
 use flextensor_core::units::UnitId;
 
 use super::arena::{Meaning, PAGE, arena};
+#[cfg(feature = "seeded-faults")]
+use super::check::seeds::{self, Seed};
 use super::pressure::{self, Wish};
 use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::world::{Unit, UnitState, World, world};
@@ -106,6 +108,9 @@ pub(crate) fn let_go(id: UnitId, why: Why, still: impl FnOnce(&Unit) -> bool) ->
     if !world.unit(id).is_some_and(still) {
         return Ok(());
     }
+    #[cfg(feature = "seeded-faults")]
+    let left = if seeds::is(Seed::Aliased) { None } else { leave(&mut world, id)? };
+    #[cfg(not(feature = "seeded-faults"))]
     let left = leave(&mut world, id)?;
     if let Some(unit) = world.unit_mut(id) {
         unit.state = UnitState::Gone;

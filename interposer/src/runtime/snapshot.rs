@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::streaming::{self, MAX_DEVICES, ring_of};
 use super::switch::{Decided, peak_gb_per_s};
 use super::world::{Unit, UnitState, World, world};
-use super::{hosted, learn, memory, overflow, passes, pressure, replan, shadow};
+use super::{check, hosted, learn, memory, overflow, passes, pressure, replan, shadow};
 use crate::account;
 use crate::outcome;
 use crate::selftest;
@@ -40,6 +40,7 @@ pub(crate) fn report() -> Value {
         "learning": observed,
         "counters": counters,
         "hooks": hooks(),
+        "check": check::report(),
         "memory": {
             "weights_gpu_bytes": weights + ring_bytes,
             "private_weight_bytes": weights,

@@ -10,9 +10,13 @@ use flextensor_core::pager::{Command, CopyStream, EventId, Hit, Pager, Progress,
 use flextensor_core::units::UnitId;
 
 use super::arena::PAGE;
+#[cfg(feature = "seeded-faults")]
+use super::check::seeds::{self, Seed};
+use super::check::{self, By, RingCheck};
 use super::shadow::Shadow;
 use super::verify;
 use super::words::Word;
+use super::world::Unit;
 use crate::ffi::context::{self, Context};
 use crate::ffi::copy;
 use crate::ffi::event::{self, Event};
@@ -69,6 +73,8 @@ pub(crate) struct Streaming {
     pub(crate) last_stream: Option<Stream>,
     /// Units that were ever added: orders that were set before know nothing of later ones.
     pub(crate) added: u64,
+    /// What verifies all this, where that was asked for.
+    check: Option<Box<RingCheck>>,
 }
 
 static DEVICES: [Mutex<Option<Box<Streaming>>>; MAX_DEVICES] = [const { Mutex::new(None) }; MAX_DEVICES];
@@ -107,6 +113,7 @@ impl Streaming {
     /// A ring without units, and without its pages yet, in the current context.
     pub(crate) fn new(device: i32, context: Context, pages: u32, chunk_pages: u32) -> CudaResult<Self> {
         let copies = [stream::create_nonblocking()?, stream::create_nonblocking()?];
+        let check = check::is_on().then(|| Box::new(RingCheck::new(device, copies, pages, chunk_pages)));
         Ok(Self {
             device,
             context,
@@ -120,18 +127,25 @@ impl Streaming {
             bytes_back: 0,
             last_stream: None,
             added: 0,
+            check,
         })
     }
 
     /// The same with its pages.
     pub(crate) fn with_pages(mut self, ring: Vec<Handle>) -> Self {
         self.ring = ring;
+        if let Some(check) = &mut self.check {
+            check.attach(&self.ring);
+        }
         self
     }
 
-    /// Adds a unit; its pages are mapped to its run of the ring, its bytes are in its shadow.
-    pub(crate) fn add(&mut self, unit: UnitId, streamed: StreamedUnit) {
+    /// Adds a unit; its pages are mapped to its run of the ring, its bytes are in its shadow. `known`: for its name.
+    pub(crate) fn add(&mut self, unit: UnitId, known: Option<&Unit>, streamed: StreamedUnit) {
         self.added += 1;
+        if let Some(check) = &mut self.check {
+            check.add(unit, &streamed, known.map(Unit::name).unwrap_or_default());
+        }
         self.pager.add_unit(unit, streamed.ring_start as u32, streamed.pages as u32);
         let index = unit.0 as usize;
         if self.units.len() <= index {
@@ -157,13 +171,16 @@ impl Streaming {
 
     /// What the unit was here; it goes to another ring.
     pub(crate) fn take(&mut self, unit: UnitId) -> Option<StreamedUnit> {
+        if let Some(check) = &mut self.check {
+            check.remove(unit);
+        }
         self.units.get_mut(unit.0 as usize)?.take()
     }
 
     /// The unit has private pages from now on.
     pub(crate) fn remove(&mut self, unit: UnitId) -> Option<StreamedUnit> {
         self.pager.remove(unit);
-        self.units.get_mut(unit.0 as usize)?.take()
+        self.take(unit)
     }
 
     /// What a call that needs the ring is answered once a command has failed: what it would read may be wrong.
@@ -184,18 +201,41 @@ impl Streaming {
                 self.device
             );
             self.failed = Some((error, format!("{what}: {error}")));
+            if let Some(check) = &mut self.check {
+                check.failed(error);
+            }
         }
     }
 
     /// Prepares a launch and enqueues what it waits for. When a command fails, the launch must not be made ([`Streaming::usable`]).
-    pub(crate) fn acquire(&mut self, stream: Stream, hits: &[Hit], verdicts: &mut [Verdict]) {
+    pub(crate) fn acquire(&mut self, stream: Stream, hits: &[Hit], verdicts: &mut [Verdict], by: By) {
+        if let Some(check) = &mut self.check {
+            check.prepares(hits, by);
+        }
         self.pager.acquire(stream_id(stream), hits, verdicts, &mut self.commands);
         self.perform();
+        if let Some(check) = self.check.as_mut().filter(|_| self.failed.is_none())
+            && let Err(error) = check.checked(stream_id(stream), hits, verdicts, by)
+        {
+            self.fail(error, "a weight that is about to be written could not be opened");
+        }
+        #[cfg(feature = "seeded-faults")]
+        if seeds::is(Seed::ReleasedEarly) {
+            self.pager.launched(stream_id(stream), hits, verdicts, &mut self.commands);
+            self.perform();
+        }
     }
 
     /// Records a launch, then prefetches.
-    pub(crate) fn launched(&mut self, stream: Stream, hits: &[Hit], verdicts: &[Verdict]) {
+    pub(crate) fn launched(&mut self, stream: Stream, hits: &[Hit], verdicts: &[Verdict], by: By) {
         self.last_stream = Some(stream);
+        if let Some(check) = &mut self.check {
+            check.enqueued((stream, stream_id(stream)), hits, verdicts, by);
+        }
+        #[cfg(feature = "seeded-faults")]
+        if seeds::is(Seed::ReleasedEarly) {
+            return self.prefetch(stream);
+        }
         self.pager.launched(stream_id(stream), hits, verdicts, &mut self.commands);
         self.perform();
         self.prefetch(stream);
@@ -211,6 +251,9 @@ impl Streaming {
     pub(crate) fn end_uses(&mut self, units: impl Iterator<Item = UnitId>) {
         for unit in units {
             self.pager.end_use(unit, &mut self.commands);
+            if let Some(check) = &mut self.check {
+                check.audit().hold_ends(unit);
+            }
         }
         self.perform();
     }
@@ -218,12 +261,40 @@ impl Streaming {
     /// Rule 12: the unit's users are done and its bytes are in its shadow when this returns true. Blocks.
     pub(crate) fn evict(&mut self, unit: UnitId) -> CudaResult<bool> {
         let free = self.pager.evict(unit, &mut self.commands);
+        if let Some(check) = self.check.as_mut().filter(|_| free) {
+            check.audit().evicts(unit);
+        }
         self.perform();
         if free {
             stream::synchronize(self.gpu.copies[CopyStream::Demand as usize])?;
+            if let Some(check) = &mut self.check {
+                check.audit().waited_for(CopyStream::Demand);
+            }
         }
         // After a failure nobody knows what the shadow holds.
         self.usable().map(|()| free)
+    }
+
+    /// Every unit has to be copied in again: ring pages were used for something else.
+    pub(crate) fn forget_bytes(&mut self) {
+        self.pager.forget_bytes();
+        if let Some(check) = &mut self.check {
+            check.audit().forget_bytes();
+        }
+    }
+
+    /// A last look for what was lost meanwhile. No call of the program needs it.
+    pub(crate) fn look_once_more(&mut self) {
+        let context = self.context;
+        let Some(check) = &mut self.check else { return };
+        // A context that is lost cannot be made current: its events say so all the same.
+        let looked = context::with_current(context, || {
+            check.look_once_more();
+            Ok(())
+        });
+        if looked.is_err() {
+            check.look_once_more();
+        }
     }
 
     /// Waits for both copy streams.
@@ -260,9 +331,14 @@ impl Streaming {
 
     /// Gives everything back to the driver, and the host memory of what was in it. Nothing is mapped to its pages, nobody waits for its events, and the
     /// calling thread holds no ring's lock.
-    pub(crate) fn close(self) {
+    pub(crate) fn close(mut self) {
+        let mut check = self.check.take();
         let gone = context::with_current(self.context, || {
             self.drain()?;
+            if let Some(mut check) = check.take() {
+                check.close_events();
+                check.close();
+            }
             self.gpu.events.iter().try_for_each(|&event| event::destroy(event))?;
             self.gpu.copies.iter().try_for_each(|&copy| stream::destroy(copy))?;
             verify::let_go(self.units.iter().flatten().map(|unit| unit.shadow).collect());
@@ -275,7 +351,10 @@ impl Streaming {
     }
 
     /// The same when its context is gone, and with it streams, events and registrations.
-    pub(crate) fn close_without_context(self) {
+    pub(crate) fn close_without_context(mut self) {
+        if let Some(check) = self.check.take() {
+            check.close();
+        }
         verify::let_go(self.units.iter().flatten().map(|unit| unit.shadow).collect());
         self.let_go_of_pages();
     }
@@ -306,6 +385,8 @@ impl Streaming {
     }
 
     fn perform(&mut self) {
+        #[cfg(feature = "seeded-faults")]
+        seeds::spoil(&mut self.commands);
         let commands = std::mem::take(&mut self.commands);
         for &command in &commands {
             if let Err(error) = self.perform_one(command) {
@@ -323,6 +404,9 @@ impl Streaming {
         {
             return Ok(());
         }
+        if let Some(check) = self.check.as_mut().filter(|_| self.failed.is_none()) {
+            check.command(command);
+        }
         match command {
             Command::WaitOnStream { stream, event } => match program_stream(stream) {
                 Some(stream) => stream::wait(stream, self.event(event)?),
@@ -334,7 +418,13 @@ impl Streaming {
             Command::RecordReader { stream, event } => match program_stream(stream) {
                 Some(stream) => event::record(self.event(event)?, stream),
                 // Another thread's own stream cannot be marked from here: wait for all there is instead.
-                None => context::synchronize(),
+                None => {
+                    context::synchronize()?;
+                    if let Some(check) = &mut self.check {
+                        check.audit().waited_for_all();
+                    }
+                    Ok(())
+                }
             },
             Command::RecordCopy { copy, event } => {
                 event::record(self.event(event)?, self.gpu.copies[copy as usize])
@@ -353,8 +443,17 @@ impl Streaming {
         if self.failed.is_some() {
             return Ok(());
         }
-        let on = self.gpu.copies[copy as usize];
         self.bytes_in += pages * PAGE;
+        #[cfg(feature = "seeded-faults")]
+        if seeds::is(Seed::ShadowChanged)
+            && let Some(unit) = self.unit(unit)
+        {
+            seeds::scribble(&unit.shadow);
+        }
+        if let Some(check) = &mut self.check {
+            return check.copy_in(copy, unit, first, pages);
+        }
+        let on = self.gpu.copies[copy as usize];
         let Some(unit) = self.unit(unit) else { return Ok(()) };
         unit.shadow.pieces(first * PAGE, pages * PAGE).try_for_each(|(offset, bytes, host)| {
             // SAFETY: the unit keeps its shadow until its last copy has ended.
@@ -378,7 +477,10 @@ impl Streaming {
         if first + pages == unit.pages {
             verify::after_write_back(context, device, id, unit, on);
         }
-        Ok(())
+        match &mut self.check {
+            Some(check) => check.wrote_back(copy, id, first, pages),
+            None => Ok(()),
+        }
     }
 
     fn event(&mut self, id: EventId) -> CudaResult<Event> {
@@ -395,7 +497,13 @@ pub(crate) fn forget_stream(stream: Stream) {
         if let Some(ring) = ring_of(device).as_mut() {
             ring.last_stream = ring.last_stream.filter(|&last| last != stream);
             ring.pager.forget_stream(stream_id(stream), &mut ring.commands);
+            if let Some(check) = &mut ring.check {
+                check.audit().stream_ends(stream_id(stream));
+            }
             ring.perform();
+            if let Some(check) = &mut ring.check {
+                check.audit().stream_ended(stream_id(stream));
+            }
         }
     }
 }

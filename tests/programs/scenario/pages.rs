@@ -16,6 +16,9 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "reads in order" => reads_in_order(),
         "reads in any order" => reads_in_any_order(),
+        "readers on two streams" => readers_on_two_streams(),
+        "a reader that begins to write" => a_reader_that_begins_to_write(),
+        "memory that is used again" => memory_that_is_used_again(),
         "slow readers elsewhere" => slow_readers_elsewhere(),
         "writes by a kernel" => {
             writes(|scene, weight, seed| scene.launch("write_words", &[weight.address, weight.bytes, seed]))
@@ -73,6 +76,56 @@ fn slow_readers_elsewhere() -> Told {
     for _ in 0..2 {
         scene.pass_with(|scene, at| scene.check_slowly_elsewhere(at, 3000))?;
         scene.join()?;
+    }
+    scene.finish()
+}
+
+/// Each weight is read on both streams, by the second one for longer.
+fn readers_on_two_streams() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    for _ in 0..3 {
+        scene.pass_with(|scene, at| {
+            scene.check(scene.main, at)?;
+            scene.check_slowly_elsewhere(at, 2000)
+        })?;
+    }
+    scene.join()?;
+    scene.finish()
+}
+
+/// In its forwards a kernel adds nothing to a weight until it counts as a reader; then it adds something. The weight is lost with its pages: only a check run says so.
+fn a_reader_that_begins_to_write() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let add = |scene: &Scene, more: u64| {
+        scene.pass_with(|scene, at| {
+            let weight = scene.weights[at];
+            scene.launch("scale_inplace", &[weight.address, weight.bytes / 8, if at == 2 { more } else { 0 }])
+        })
+    };
+    for _ in 0..8 {
+        add(&scene, 0)?;
+        scene.synchronize()?;
+        // What was written is looked at beside the program.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    add(&scene, 5)?;
+    add(&scene, 0)?;
+    say("ended", u64::from(scene.gpu.driver.context_synchronize()));
+    Ok(0)
+}
+
+/// A weight is let go, and an allocator gives its memory out again, for activations.
+fn memory_that_is_used_again() -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    let gone = scene.weights[1];
+    if let Some(ft) = &scene.ft {
+        assert_eq!(ft.weight_private(gone.address), 0);
+    }
+    for seed in 50..53 {
+        scene.launch("fill", &[gone.address, gone.bytes, seed])?;
+        scene.weights[1].seed = seed;
+        scene.pass_with(|scene, at| if at == 1 { Ok(()) } else { scene.check(scene.main, at) })?;
+        scene.check(scene.main, 1)?;
     }
     scene.finish()
 }

@@ -246,7 +246,7 @@ impl Exchange {
         for one in moved() {
             again = again.and(one_back(one));
         }
-        ring.pager.forget_bytes();
+        ring.forget_bytes();
         if let Err(error) = stream::synchronize(on).and(settled).and(again) {
             ring.fail(error, "weights that should have changed their places could not be put back");
         }
@@ -313,7 +313,11 @@ fn install(
             None => None,
         };
         if let Some(unit) = streamed {
-            fresh.add(target.id, StreamedUnit { ring_start: target.ring_start, ..unit });
+            fresh.add(
+                target.id,
+                world.unit(target.id),
+                StreamedUnit { ring_start: target.ring_start, ..unit },
+            );
         }
         note(world, arena, target);
     }

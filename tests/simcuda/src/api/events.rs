@@ -27,8 +27,8 @@ fn create(handle: Out<u64>, flags: u32) -> Done {
     if flags & !7 != 0 || handle.is_null() {
         return Err(Status::INVALID_VALUE);
     }
-    context::current()?;
-    handle.set(Event::create(flags).handle)
+    let context = context::current()?;
+    handle.set(Event::create(flags, &context).handle)
 }
 
 fn destroy(handle: u64) -> Done {
@@ -69,14 +69,9 @@ fn query(handle: u64) -> Done {
     match asked(handle)? {
         State::Never => Ok(()),
         State::Captured(_) => Err(Status::CAPTURED_EVENT),
-        State::Recorded(record) if record.time().is_some() => usable(),
+        State::Recorded(record) if record.time().is_some() => EVENTS.get(handle)?.fault(),
         State::Recorded(_) => Err(Status::NOT_READY),
     }
-}
-
-/// The error that took the current context, if there is one.
-fn usable() -> Done {
-    context::peek().map_or(Ok(()), |context| context.usable())
 }
 
 fn synchronize(handle: u64) -> Done {
@@ -85,7 +80,7 @@ fn synchronize(handle: u64) -> Done {
         State::Captured(_) => Err(Status::CAPTURED_EVENT),
         State::Recorded(record) => {
             record.block();
-            usable()
+            EVENTS.get(handle)?.fault()
         }
     }
 }

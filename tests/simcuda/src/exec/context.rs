@@ -96,6 +96,11 @@ impl Context {
         if self.destroyed.load(Relaxed) {
             return Err(Status::CONTEXT_IS_DESTROYED);
         }
+        self.fault()
+    }
+
+    /// The error that took it, if one did.
+    pub(crate) fn fault(&self) -> Result<(), Status> {
         match self.lost.load(Relaxed) {
             0 => Ok(()),
             code => Err(Status(code)),

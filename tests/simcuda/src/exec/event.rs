@@ -3,9 +3,11 @@
 
 use super::capture::Marker;
 use super::clock::Clock;
+use super::context::Context;
 use crate::locks::{lock, wait};
 use crate::registry::Registry;
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use crate::status::Done;
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
 pub(crate) static EVENTS: Registry<Event> = Registry::new(3);
@@ -68,12 +70,19 @@ pub(crate) enum State {
 pub(crate) struct Event {
     pub(crate) handle: u64,
     pub(crate) flags: u32,
+    context: Weak<Context>,
     pub(crate) state: Mutex<State>,
 }
 
 impl Event {
-    pub(crate) fn create(flags: u32) -> Arc<Self> {
-        EVENTS.insert(|handle| Arc::new(Self { handle, flags, state: Mutex::new(State::Never) }))
+    pub(crate) fn create(flags: u32, context: &Arc<Context>) -> Arc<Self> {
+        let context = Arc::downgrade(context);
+        EVENTS.insert(|handle| Arc::new(Self { handle, flags, context, state: Mutex::new(State::Never) }))
+    }
+
+    /// The error that took its context, whichever one is current.
+    pub(crate) fn fault(&self) -> Done {
+        self.context.upgrade().map_or(Ok(()), |context| context.fault())
     }
 
     pub(crate) fn state(&self) -> State {
