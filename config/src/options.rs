@@ -9,7 +9,7 @@ use crate::choices::{
 };
 use crate::row::{
     Group, Kind, Row,
-    Support::{Later, PythonOnly, PythonTakes, Supported},
+    Support::{PythonOnly, PythonTakes, Supported},
     row, unset,
 };
 
