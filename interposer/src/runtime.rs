@@ -69,10 +69,11 @@ static CONFIG: RwLock<Option<&'static Config>> = RwLock::new(None);
 
 /// Takes over the configuration; nothing else happens before the first allocation.
 pub(crate) fn start(config: Config) -> Result<(), String> {
-    check::start(config.check);
     if config.report.is_some() {
         snapshot::write_at_exit();
     }
+    // Behind the report's: handlers run in the opposite order, and the last look belongs into the report.
+    check::start(config.check);
     if CONFIG.read().unwrap_or_else(PoisonError::into_inner).is_some() {
         return Err("started twice".to_owned());
     }

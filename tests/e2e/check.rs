@@ -1,5 +1,6 @@
 //! Check mode (docs/check-mode.md): it finds each fault that is put between the pager and the driver, and nothing in programs without one.
 
+use super::paging::random_model;
 use super::told::{said, streamed, told_well};
 use harness::{Outcome, Run};
 
@@ -128,6 +129,18 @@ fn every_part_of_check_mode_is_at_work_and_finds_nothing_in_programs_that_are_ri
             assert!(looked_at(&outcome, what) > 0, "{story}: no {what}: {}", outcome.describe());
         }
     }
+}
+
+/// Threads, streams that end, graphs, pointers, redirected writes, memory that comes and goes: small budgets, so that much is streamed.
+#[test]
+fn nothing_is_found_in_random_models() {
+    let mut pages = 0;
+    for seed in [6, 12, 18, 19, 25, 31] {
+        let outcome = random_model(seed).option("FT_CHECK", "1").start();
+        outcome.assert_success().assert_nothing_detected().assert_no_findings();
+        pages += looked_at(&outcome, "shadow_pages");
+    }
+    assert!(pages > 0, "nothing was streamed");
 }
 
 #[test]

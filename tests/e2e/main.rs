@@ -17,5 +17,6 @@ mod paging;
 mod pressure;
 mod profile_file;
 mod replan;
+mod reported;
 mod threads;
 mod told;

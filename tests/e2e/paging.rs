@@ -33,7 +33,7 @@ fn a_transformer_lives_through_all_phases_and_answers_as_without_us() {
 }
 
 /// How a seed is run: budgets from less than a weight to more than all, queues that fill, late copies, slow kernels and links.
-fn random_model(seed: u64) -> Run {
+pub(crate) fn random_model(seed: u64) -> Run {
     let pick = |list: &[&str], divisor: u64| list[(seed / divisor % list.len() as u64) as usize].to_owned();
     let run = Run::program("random_model")
         .args([seed.to_string()])

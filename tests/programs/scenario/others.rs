@@ -42,6 +42,9 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
             check("cuMemcpy2DAsync", scene.gpu.driver.copy_2d_async(&copy, scene.main))
         }),
         "freed and allocated" => freed_and_allocated(),
+        "freed while it is read" => freed_while_it_is_read(),
+        "frees that make no sense" => frees_that_make_no_sense(),
+        "a handle for another process" => a_handle_for_another_process(),
         "asked to be private" => asked_to_be_private(),
         "private memory that is refused" => private_memory_that_is_refused(),
         "named after the end" => named_after_the_end(),
@@ -165,6 +168,44 @@ fn rows_to(target: u64, word: &u64, kind: sys::CUmemorytype) -> sys::CUDA_MEMCPY
         WidthInBytes: 8,
         Height: 1,
     }
+}
+
+/// Memory is freed directly behind a launch that reads it for long: the free waits, as the driver's does, whether the weight is streamed or stays.
+fn freed_while_it_is_read() -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    for _ in 0..COUNT {
+        let weight = scene.weights[0];
+        let arguments = [weight.address, weight.bytes, weight.seed, scene.counter, 20_000];
+        scene.launch("check_slow", &arguments)?;
+        check("cuMemFree", scene.gpu.driver.mem_free(weight.address))?;
+        scene.weights.remove(0);
+    }
+    scene.finish()
+}
+
+/// Says what the driver answers to frees of an inner address, of nothing, of something unknown, and of the same twice.
+fn frees_that_make_no_sense() -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    let weight = scene.weights.remove(0);
+    let free = |address| u64::from(scene.gpu.driver.mem_free(address));
+    let inner = [weight.address + 4096, weight.address + weight.bytes / 2, weight.address + weight.bytes];
+    for address in inner {
+        super::say("inner", free(address));
+    }
+    super::say("nothing", free(0));
+    super::say("unknown", free(0x1234_0000_0000));
+    super::say("once", free(weight.address));
+    super::say("twice", free(weight.address));
+    scene.finish()
+}
+
+/// Says what the driver answers to a legacy handle of a weight's memory.
+fn a_handle_for_another_process() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let mut exported = [0; 64];
+    super::say("handle", u64::from(scene.gpu.driver.ipc_handle(&mut exported, scene.weights[1].address)));
+    scene.pass()?;
+    scene.finish()
 }
 
 /// Weights are freed while others are streamed; new memory at their addresses is nobody's weight.
