@@ -18,7 +18,16 @@ pub(crate) struct Handle {
     bytes: u32,
 }
 
+/// The identity of physical memory, whoever holds it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Memory(CUmemGenericAllocationHandle);
+
 impl Handle {
+    /// Which memory it is.
+    pub(crate) fn memory(self) -> Memory {
+        Memory(self.raw)
+    }
+
     /// Whether it is host memory, which kernels read over the link.
     pub(crate) fn is_in_host(self) -> bool {
         self.device.is_none()
@@ -97,14 +106,14 @@ pub(crate) fn unmap(address: u64, bytes: usize) -> CudaResult<()> {
 }
 
 /// What is mapped at this address; an error where nothing is, or memory of the driver's own.
-pub(crate) fn handle_at(address: u64) -> CudaResult<Handle> {
+pub(crate) fn memory_at(address: u64) -> CudaResult<Memory> {
     let mut raw = 0;
     let at = std::ptr::with_exposed_provenance_mut(address as usize);
     // SAFETY: the pointer is to a local that lives through the call; the driver only looks at the address.
     capture::relaxed(|| unsafe { driver().cuMemRetainAllocationHandle(&mut raw, at) }).ok()?;
-    // The handle is the one that was mapped, with one more hold on it.
-    release(Handle { raw, in_host: false })?;
-    Ok(Handle { raw, in_host: false })
+    // SAFETY: gives back the hold that was just taken; whose memory it is keeps its own.
+    capture::relaxed(|| unsafe { driver().cuMemRelease(raw) }).ok()?;
+    Ok(Memory(raw))
 }
 
 /// Lets `device` read the mapped range, and makes writes faults: a kernel that writes there loses the context. Costs as much as `allow`.

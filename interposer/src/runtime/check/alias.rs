@@ -11,7 +11,7 @@ use super::super::gate;
 use super::super::scan::Parameters;
 use super::{By, Kind, LOOKED, callers, count, found};
 use crate::ffi::result::CudaResult;
-use crate::ffi::vmm::{self, Handle};
+use crate::ffi::vmm::{self, Handle, Memory};
 
 /// The ring once more, in one piece.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Alias {
 }
 
 /// Pages of each device's ring, and the ring's number.
-type Rings = BTreeMap<i32, (u64, HashSet<Handle>)>;
+type Rings = BTreeMap<i32, (u64, HashSet<Memory>)>;
 
 /// Taken after any other lock but those of names and findings.
 fn rings() -> MutexGuard<'static, Rings> {
@@ -65,7 +65,7 @@ fn rings() -> MutexGuard<'static, Rings> {
 
 /// These are the pages of the device's ring from now on.
 pub(super) fn note_ring(device: i32, number: u64, ring: &[Handle]) {
-    rings().insert(device, (number, ring.iter().copied().collect()));
+    rings().insert(device, (number, ring.iter().map(|page| page.memory()).collect()));
 }
 
 /// That ring is gone; another one may have taken its place.
@@ -103,8 +103,8 @@ fn look_at(address: u64, by: By) {
         return;
     }
     count(&LOOKED.addresses, 1);
-    let Ok(handle) = vmm::handle_at(address / PAGE * PAGE) else { return };
-    if rings().values().any(|(_, ring)| ring.contains(&handle)) {
+    let Ok(memory) = vmm::memory_at(address / PAGE * PAGE) else { return };
+    if rings().values().any(|(_, ring)| ring.contains(&memory)) {
         let name = callers::name_of(callers::caller_of(by));
         let text = format!(
             "memory at {address:#x} is used by {name}, is no weight that is streamed, and still has pages of the ring (rule 12)"

@@ -86,6 +86,9 @@ impl RingCheck {
     /// The ring has its pages. Nobody uses them: what is in them is poisoned.
     pub(crate) fn attach(&mut self, ring: &[Handle]) {
         alias::note_ring(self.device, self.number, ring);
+        if ring.is_empty() {
+            return;
+        }
         let wanted = [Wanted { prefix: 0, pages: self.chunk_pages }; 2];
         match shadow::make(&wanted, Touched::default()) {
             Ok(scratch) => self.scratch = scratch,
