@@ -86,7 +86,7 @@ fn python_type(row: &Row) -> String {
         Kind::Bool => "bool".to_owned(),
         Kind::Int { .. } | Kind::Bytes => "int".to_owned(),
         Kind::Float { .. } => "float".to_owned(),
-        Kind::Choice(words) => {
+        Kind::Choice(words) | Kind::Switch(words) => {
             format!(
                 "Literal[{}]",
                 words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ")

@@ -109,8 +109,8 @@ class OptionFields:
     report: str | None
     """File that the run report (JSON) is written to when the process ends."""
 
-    check: bool
-    """Verify the runtime's own promises while running; slow."""
+    check: Literal["off", "on", "abort"]
+    """Verify the runtime's own promises while running; slow. abort ends the process at what is found first."""
 
     enable_diagnostics: bool
     """Log transfer, duration and block tables after planning."""
