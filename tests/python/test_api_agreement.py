@@ -270,6 +270,22 @@ def test_check_25_patterns_select_units_and_the_rest_is_resident(manager, includ
     assert all(module is model.get_submodule(name) for name, module in ft.offload_units(manager))
 
 
+def test_what_a_unit_holds_is_resident_nowhere_else(manager):
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(2))
+            self.twice = nn.Sequential(self.layers[0], nn.Tanh())
+            self.once = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.once(self.twice(x))
+
+    ft.offload(Shared(), off(include_patterns=["layers.*"]), name=manager)
+    assert names(ft.offload_units(manager)) == ["layers.0", "layers.1"]
+    assert names(ft.resident_units(manager)) == ["twice.1", "once"]
+
+
 def test_patterns_that_match_nothing_are_said(manager, caplog):
     with caplog.at_level(logging.WARNING):
         ft.offload(Net(), off(include_patterns=["nope"]), name=manager)

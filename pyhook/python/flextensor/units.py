@@ -39,8 +39,8 @@ def find(model: nn.Module, include: list[str], exclude: list[str]) -> Named:
 
 def residents(model: nn.Module, units: Named) -> Named:
     """The outermost subtrees without a unit inside, in the order of a walk over children, each once. Lists of modules
-    are looked into, since they have no forward."""
-    inside = {id(unit) for _, unit in units}
+    are looked into, since they have no forward; what belongs to a unit is none, wherever else it stands."""
+    inside = {id(part) for _, unit in units for part in unit.modules()}
     return tuple(_residents(model, "", inside, set()))
 
 
