@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, final
 
 API_VERSION: int
-__all__: list[str]
 
 def connect() -> None: ...
 def silence() -> None: ...
