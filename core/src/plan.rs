@@ -33,6 +33,8 @@ pub enum StayReason {
     TooSmall,
     /// It was read outside its owner's forward.
     ReadElsewhere,
+    /// Forwards write it.
+    Written,
     /// The program asked for private pages (`ft_weight_private`).
     Private,
 }

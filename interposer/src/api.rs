@@ -259,6 +259,19 @@ pub(crate) extern "C" fn ft_weight_private(address: u64) -> i32 {
     })
 }
 
+/// The forward that is going on wrote the weight at this address.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_weight_written(address: u64) -> i32 {
+    call(NOT_NOW, || match runtime::weight_written(address) {
+        Ok(true) => DONE,
+        Ok(false) => BAD_ARGUMENT,
+        Err(error) => {
+            log::warning!("no private memory for the weight at {address:#x}, which forwards write: {error}");
+            FAILED
+        }
+    })
+}
+
 /// A pass begins.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_pass_begin(model: u64, shape: u64) {

@@ -8,9 +8,10 @@
 //! - `saved`: what an earlier run learnt, and what the next one need not.
 //! - `launch`, `scan`, `layouts`, `words`, `copies`, `escapes`, `graphs`, `gate`: the way of one call.
 //! - `check`: what is verified while running, if that was asked for.
-//! - `streaming`, `verify`, `measure`: the ring in operation; `replan`: what follows when the program changes.
+//! - `open`, `evidence`, `verify`, `readout`, `sums`: what is proven of kernels, and where it holds.
+//! - `streaming`, `measure`: the ring in operation; `replan`: what follows when the program changes.
 //!
-//! Lock order: gate, world, the reading of shadows (`verify`, never with a ring's lock held), a device's ring, the recorder of `learn`, words.
+//! Lock order: gate, world, the reading of weights (`readout`, never with a ring's lock held), a device's ring, the recorder of `learn`, words.
 
 pub(crate) mod arena;
 pub(crate) mod check;
@@ -19,6 +20,7 @@ pub(crate) mod contexts;
 pub(crate) mod copies;
 mod early;
 pub(crate) mod escapes;
+mod evidence;
 mod exchange;
 mod gate;
 pub(crate) mod graphs;
@@ -32,6 +34,7 @@ mod link;
 mod measure;
 pub(crate) mod memory;
 pub(crate) mod models;
+mod open;
 mod overflow;
 pub(crate) mod passes;
 mod planned;
@@ -39,6 +42,7 @@ pub(crate) mod pools;
 pub(crate) mod pressure;
 pub(crate) mod private;
 mod python;
+mod readout;
 mod regions;
 mod replan;
 pub(crate) mod saved;
@@ -46,6 +50,7 @@ mod scan;
 mod shadow;
 pub(crate) mod snapshot;
 pub(crate) mod streaming;
+mod sums;
 mod switch;
 mod touched;
 mod verify;
@@ -57,12 +62,13 @@ use std::sync::{PoisonError, RwLock};
 
 use flextensor_config::Config;
 use flextensor_core::phase::{Phase, PhaseCommand, PhaseEvent, PhaseSettings, step};
+use flextensor_core::plan::StayReason;
 use flextensor_core::units::{ModelId, UnitId};
 
 use crate::ffi::result::CudaResult;
-use arena::Meaning;
+use arena::{Meaning, PAGE};
 use private::Why;
-use world::{Unit, world as lock_world};
+use world::{Unit, UnitState, world as lock_world};
 
 /// The configuration in force. Older ones stay, because somebody may be reading them: they are few.
 static CONFIG: RwLock<Option<&'static Config>> = RwLock::new(None);
@@ -195,6 +201,8 @@ pub(crate) fn drop_model(id: ModelId) {
     let Some(model) = removed else { return };
     learn::recorder(|recorder| recorder.forget(id));
     saved::forget(id);
+    open::forget(id);
+    evidence::discard(id);
     for unit in model.units {
         let alone = {
             let mut world = lock_world();
@@ -210,6 +218,23 @@ pub(crate) fn drop_model(id: ModelId) {
         }
     }
     switch::retire_empty_ring(model.device);
+}
+
+/// A forward wrote the weight at this address: it stays in private pages from now on, and nothing is proven by it. False if no unit lies there.
+pub(crate) fn weight_written(address: u64) -> CudaResult<bool> {
+    let (id, device) = {
+        let world = lock_world();
+        let here = |unit: &&Unit| {
+            unit.state != UnitState::Gone && (unit.base..unit.base + unit.pages * PAGE).contains(&address)
+        };
+        let Some(unit) = world.units.iter().find(here) else { return Ok(false) };
+        (unit.id, unit.device)
+    };
+    if let Some(unit) = streaming::ring_of(device).as_mut().and_then(|ring| ring.unit_mut(id)) {
+        unit.ledger.written = true;
+    }
+    words::words().retract(id);
+    private::keep(id, StayReason::Written, Why::Written).map(|()| true)
 }
 
 /// The weight at this address gets private pages, and is watched no longer. False if no unit lies there.

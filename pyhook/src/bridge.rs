@@ -85,6 +85,8 @@ interface! {
     fn model_drop = c"ft_model_drop"(model: u64);
     /// Gives the weight at `address` private pages for good.
     fn weight_private = c"ft_weight_private"(address: u64) -> i32;
+    /// The forward that is going on wrote the weight at `address`.
+    fn weight_written = c"ft_weight_written"(address: u64) -> i32;
     /// A forward of the root begins.
     fn pass_begin = c"ft_pass_begin"(model: u64, shape: u64);
     /// The root's forward has returned.

@@ -128,7 +128,14 @@ pub(crate) fn weight_private(py: Python<'_>, address: u64) -> i32 {
     bridge::table().map_or(NOT_POSSIBLE, |table| py.detach(|| table.weight_private(address)))
 }
 
-/// The events that a model wants now: 1 owners, 2 traps, 4 owners of stacked experts.
+/// Says that the forward which is going on wrote the weight at `address`; other Python threads run meanwhile.
+#[pyfunction]
+pub(crate) fn weight_written(py: Python<'_>, address: u64) -> i32 {
+    bridge::table().map_or(NOT_POSSIBLE, |table| py.detach(|| table.weight_written(address)))
+}
+
+/// The events that a model wants now: 1 owners, 2 traps, 4 owners of stacked experts, 8 weights that its pass
+/// writes.
 #[pyfunction]
 pub(crate) fn wants(model: u64) -> u32 {
     bridge::table().map_or(0, |table| table.wants(model))

@@ -25,7 +25,7 @@ mod _native {
     use crate::calls::{
         arena, config_json, configure, connect, model_begin, model_course, model_drop, model_end,
         model_owner, model_phase, model_profiling, model_strategy, model_weight, phase, profile_save,
-        report_json, silence, wants, weight_private,
+        report_json, silence, wants, weight_private, weight_written,
     };
     #[pymodule_export]
     use crate::configuration::{

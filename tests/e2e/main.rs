@@ -16,6 +16,7 @@ mod options;
 mod paging;
 mod pressure;
 mod profile_file;
+mod proofs;
 mod replan;
 mod reported;
 mod threads;

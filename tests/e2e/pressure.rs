@@ -179,7 +179,8 @@ fn growth_by_chance_costs_no_byte_and_leaves_nothing_behind() {
         let outcome = told_right(run.limit(Duration::from_secs(600)));
         demotions += said(&outcome, "demotions");
         assert_eq!(outcome.journal_number("/alive/handles"), 0, "seed {seed}: {}", outcome.describe());
-        assert!(outcome.journal_number("/alive/registered_bytes") <= 32 << 20, "seed {seed}");
+        // What the link is measured with, and a piece through which weights may just be compared.
+        assert!(outcome.journal_number("/alive/registered_bytes") <= 40 << 20, "seed {seed}");
         assert!(said(&outcome, "left on the GPU") < PAGE, "seed {seed}: {}", outcome.describe());
     }
     assert!(demotions > 4, "{demotions} demotions");

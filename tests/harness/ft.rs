@@ -41,6 +41,7 @@ interface! {
     ft_model_strategy(model: u64, json: *const c_char) -> i32;
     ft_model_drop(model: u64) -> ();
     ft_weight_private(address: u64) -> i32;
+    ft_weight_written(address: u64) -> i32;
     ft_pass_begin(model: u64, shape: u64) -> ();
     ft_pass_end(model: u64) -> ();
     ft_owner_enter(model: u64, owner: u32) -> ();
@@ -151,6 +152,11 @@ impl Ft {
     /// `ft_weight_private`.
     pub fn weight_private(&self, address: u64) -> i32 {
         (self.ft_weight_private)(address)
+    }
+
+    /// `ft_weight_written`.
+    pub fn weight_written(&self, address: u64) -> i32 {
+        (self.ft_weight_written)(address)
     }
 
     /// `ft_pass_begin`.

@@ -110,6 +110,10 @@ int32_t ft_weight_private(uint64_t address) {
     record("weight_private %llu", (unsigned long long)address);
     return (int32_t)answers[4];
 }
+int32_t ft_weight_written(uint64_t address) {
+    record("weight_written %llu", (unsigned long long)address);
+    return 0;
+}
 void ft_pass_begin(uint64_t model, uint64_t shape) {
     record("pass_begin %llu %llu", (unsigned long long)model, (unsigned long long)shape);
 }

@@ -16,6 +16,9 @@ pub(crate) struct Event(usize);
 const DISABLE_TIMING: c_uint = 2;
 
 impl Event {
+    /// Stands for an event that could not be made; nothing takes it.
+    pub(crate) const LOST: Event = Event(0);
+
     /// The handle that the driver takes.
     pub(crate) fn raw(self) -> CUevent {
         std::ptr::with_exposed_provenance_mut(self.0)

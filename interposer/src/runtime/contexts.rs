@@ -7,7 +7,7 @@ use super::private::{self, Why};
 use super::regions::Region;
 use super::streaming::{MAX_DEVICES, ring_of};
 use super::world::{UnitState, World, world};
-use super::{gate, learn, replan, snapshot, verify};
+use super::{evidence, gate, learn, replan, snapshot, verify};
 use crate::account;
 use crate::ffi::context::{self, Context};
 use crate::log;
@@ -21,6 +21,7 @@ pub(crate) fn gone(context: Context) {
 /// The context may be about to be destroyed: what others need of it is saved. Changes nothing if it lives on.
 pub(crate) fn prepare(context: Context) {
     replan::settle(context);
+    evidence::leave_context(context);
     verify::settle();
     // At the end of a program this is the last moment that there is something to be told.
     let has_models = world().models.values().any(|model| model.context == context);

@@ -119,11 +119,7 @@ fn attempt(
     {
         for hit in hits.iter().filter(|hit| hit.access == Access::Write) {
             if let Some(unit) = ring.unit_mut(hit.unit) {
-                // The program changed the bytes: no suspect can be judged by them.
-                unit.suspects.clear();
-                unit.checksum = None;
-                // Nor may a check that is under way bring the checksum back.
-                unit.shadow_writes += 1;
+                unit.ledger.note_change();
             }
         }
         ring.launched(stream, &hits, &verdicts, By::Copy);

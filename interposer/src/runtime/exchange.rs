@@ -14,8 +14,9 @@ use super::overflow::release;
 use super::shadow::Shadow;
 use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::switch::{Request, settle_units};
+use super::verify::Ledger;
 use super::world::{UnitState, World, world};
-use super::{gate, home, hosted, passes, verify};
+use super::{gate, home, hosted, passes, sums};
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::{self, Stream};
@@ -52,6 +53,8 @@ impl Move {
 pub(super) struct Exchanged {
     /// Milliseconds with the gate closed.
     pub(super) closed_ms: f64,
+    /// Checksum of each move's shadow.
+    pub(super) sums: Vec<u64>,
     /// Private pages that nobody needs any more. Giving thousands back takes long, so that waits until the gate is open.
     pub(super) spare: Vec<Handle>,
 }
@@ -88,7 +91,7 @@ pub(super) fn exchange(
         }
     };
     let (sums, remapped) = std::thread::scope(|scope| {
-        let sums = scope.spawn(|| verify::checksums(shadows, |at| arrivals.wait_for(at)));
+        let sums = scope.spawn(|| sums::of_shadows(shadows, |at| arrivals.wait_for(at)));
         let remapped = remap(&mut world, request, plan, (moves, shadows), brought, |at| {
             outgoing.wait_for(at)?;
             arrivals.tell(at + 1);
@@ -109,7 +112,7 @@ pub(super) fn exchange(
     home::settle(&mut world, request, &mut spare);
     drop(world);
     drop(closed);
-    Ok(Exchanged { closed_ms: since.elapsed().as_secs_f64() * 1e3, spare })
+    Ok(Exchanged { closed_ms: since.elapsed().as_secs_f64() * 1e3, sums, spare })
 }
 
 /// Closes the gate at a moment when no forward reads one of the weights through pointers. Forwards that begin later show them first, and wait.
@@ -354,9 +357,7 @@ fn install(
                 shadow,
                 ring_start: m.ring_start,
                 hold: m.hold,
-                suspects: Vec::new(),
-                checksum: Some(sum),
-                shadow_writes: 0,
+                ledger: Ledger::new(Some(sum), 0),
             },
         );
     }

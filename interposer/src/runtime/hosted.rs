@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use super::arena::{Meaning, PAGE, arena};
 use super::exchange::Move;
 use super::overflow::{self, release};
+use super::readout;
 use super::shadow::{self, Shadow};
 use super::world::{UnitState, World, world};
 use crate::ffi::context;
@@ -169,6 +170,7 @@ pub(super) fn exchange_pages(
     address: u64,
     fresh: Vec<Handle>,
 ) -> CudaResult<()> {
+    let _reading = readout::hold();
     let old = handles_at(world, address, fresh.len());
     let to_host = fresh.iter().all(|handle| handle.is_in_host());
     let moved = if to_host {

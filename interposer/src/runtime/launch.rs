@@ -12,8 +12,8 @@ use super::layouts;
 use super::private::Why;
 use super::scan::{Found, Parameters, Patched};
 use super::streaming::{Streaming, ring_of};
-use super::words::{Word, Words, words};
-use super::{gate, graphs, home, learn, passes, private, verify};
+use super::words::{Suspect, Word, Words, words};
+use super::{gate, graphs, home, learn, open, private, verify};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::{CUfunction, CUresult, c_void};
 use crate::outcome::{Outcome, Reason};
@@ -32,6 +32,8 @@ pub(crate) struct Launch {
 struct Scratch {
     found: Vec<Found>,
     hits: Vec<Hit>,
+    /// The launch stands in a forward.
+    inside: bool,
     verdicts: Vec<Verdict>,
     /// Of each hit that may write a shadow: the shadow's checksum before the launch.
     before: Vec<Option<u64>>,
@@ -222,15 +224,17 @@ fn launch_streamed(
 /// One hit for each unit: certain if one word is, read-only if all words are.
 fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
     scratch.hits.clear();
+    scratch.inside = open::is_here();
     for found in &scratch.found {
         let Meaning::Streamed(unit) = found.meaning else { continue };
         let word = word_of(launch, found);
         // Released before the recorder is asked: it takes the table of words while it is locked.
         let (reads_only, live) = {
             let words = words();
-            (is_reader(&words, word), words.is_live(word))
+            (is_reader(&words, word, scratch.inside), words.is_live(word))
         };
-        let access = if reads_only { Access::Read } else { Access::Write };
+        let written = ring.unit(unit).is_some_and(|unit| unit.ledger.written);
+        let access = if reads_only && !written { Access::Read } else { Access::Write };
         let certainty = if live { Certainty::Live } else { Certainty::Unknown };
         match scratch.hits.iter_mut().find(|hit| hit.unit == unit) {
             Some(hit) => {
@@ -256,8 +260,8 @@ fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
 
 /// What is proven of a word holds inside forwards. Outside of them programs change weights (steps of an optimizer, merging of adapters) by kernels that may have
 /// written the very bytes that were there each time they were looked at: there every word may write.
-fn is_reader(words: &Words, word: Word) -> bool {
-    words.reads_only(word) && passes::is_open_here()
+fn is_reader(words: &Words, word: Word, inside: bool) -> bool {
+    inside && words.reads_only(word)
 }
 
 /// Shadows that the launch may write have no checksum until it is recorded.
@@ -299,6 +303,8 @@ fn redirect(ring: &Streaming, parameters: Parameters, scratch: &mut Scratch) {
 /// What the launch taught: words that begin uses are live; words that may have written are suspects of the next write-back.
 fn note_words(ring: &mut Streaming, launch: Launch, scratch: &Scratch) {
     let (context, device) = (ring.context, ring.device);
+    let mut watched = None;
+    let mut asks = false;
     for ((hit, verdict), before) in scratch.hits.iter().zip(&scratch.verdicts).zip(&scratch.before) {
         let shown = scratch.found.iter().filter(|found| found.meaning == Meaning::Streamed(hit.unit));
         if *verdict == Verdict::Began {
@@ -309,19 +315,24 @@ fn note_words(ring: &mut Streaming, launch: Launch, scratch: &Scratch) {
             continue;
         }
         let Some(unit) = ring.unit_mut(hit.unit) else { continue };
-        let open: Vec<Word> = {
-            let words = words();
-            shown.map(|found| word_of(launch, found)).filter(|&word| !is_reader(&words, word)).collect()
-        };
+        let counts = *watched.get_or_insert_with(|| scratch.inside && open::watched_here().is_some());
+        let words = words();
+        let open = shown.map(|found| word_of(launch, found));
+        let open = open.filter(|&word| !is_reader(&words, word, scratch.inside));
         if verdict.in_place() {
             for word in open {
-                if !unit.suspects.contains(&word) {
-                    unit.suspects.push(word);
-                }
+                asks |= words.is_in_question(word);
+                unit.ledger.suspect(word, counts);
             }
         } else {
+            let open: Vec<Suspect> = open.map(|word| Suspect { word, counts }).collect();
+            asks |= open.iter().any(|suspect| words.is_in_question(suspect.word));
+            drop(words);
             verify::after_redirect(context, device, hit.unit, unit, launch.stream, *before, &open);
         }
+    }
+    if asks && scratch.inside {
+        open::ask();
     }
 }
 

@@ -12,7 +12,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::arena::Meaning;
 use super::scan::Found;
 use super::words::{Word, words};
-use super::{link, saved};
+use super::{evidence, link, saved};
 use crate::ffi::context::{self, Context};
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::CudaResult;
@@ -171,6 +171,7 @@ pub(crate) fn before_launch(found: &[Found], stream: Stream) {
 
 /// The launch is enqueued: its uses are noted, and their words are live from now on.
 pub(crate) fn after_launch(found: &[Found], function: usize, stream: Stream) {
+    evidence::note(found, function);
     recorder(|recorder| {
         for found in found {
             let Some(unit) = shown_unit(found) else { continue };

@@ -15,7 +15,7 @@ use super::measure::Measure;
 use super::replan::{Current, Observation};
 use super::streaming::ring_of;
 use super::world::{Member, Unit, UnitState, World, world};
-use super::{hosted, shadow, touched};
+use super::{evidence, hosted, shadow, touched};
 use crate::ffi::context::{self, Context};
 use crate::ffi::device;
 use crate::ffi::stream::Stream;
@@ -201,8 +201,9 @@ fn prepare_host_memory(world: &World, id: ModelId) {
         let limit = super::config().host_mem_limit_for(available);
         wanted < available && limit.is_none_or(|limit| wanted + shadow::pinned_bytes() <= limit)
     };
-    if shadow::available_bytes().is_some_and(allowed) {
+    if wanted > 0 && shadow::available_bytes().is_some_and(allowed) {
         touched::prepare(wanted);
+        evidence::begin(world, id);
     }
 }
 

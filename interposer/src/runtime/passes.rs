@@ -1,7 +1,6 @@
 //! Passes and owners as they come in: learning passes are observed, later ones tell the ring where the program is. A model's last learning pass
 //! leads to the switch-over. What is made of later passes is `replan`'s.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use flextensor_core::phase::{Phase, PhaseCommand, PhaseEvent, step};
@@ -10,7 +9,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::models::Model;
 use super::streaming::ring_of;
 use super::world::{World, world};
-use super::{early, graphs, home, learn, overflow, pressure, replan, saved, switch};
+use super::{early, graphs, home, learn, open, overflow, pressure, replan, saved, switch};
 use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
 
@@ -22,19 +21,23 @@ pub(crate) mod wants {
     pub(crate) const TRAPS: u32 = 2;
     /// Owner events of owners with weights that may be read through pointers.
     pub(crate) const HELD_OWNERS: u32 = 4;
+    /// The weights that the pass wrote, before it ends.
+    pub(crate) const WRITTEN: u32 = 8;
 }
 
 /// Which events are wanted for the model now.
 pub(crate) fn wanted(id: ModelId) -> u32 {
+    let watched = if open::is_watched(id) { wants::WRITTEN } else { 0 };
     let world = world();
     let Some(model) = world.models.get(&id) else { return 0 };
-    match model.phase.phase() {
+    let events = match model.phase.phase() {
         Phase::Discovery | Phase::Profiling => wants::OWNERS | wants::TRAPS,
         Phase::Inference if model.observation.is_some() => wants::OWNERS | wants::TRAPS,
         Phase::Inference if model.guided > 0 => wants::OWNERS,
         Phase::Inference if !model.held.is_empty() => wants::HELD_OWNERS,
         _ => 0,
-    }
+    };
+    events | watched
 }
 
 /// A model that an earlier run learnt goes to INFERENCE before its first pass.
@@ -52,19 +55,8 @@ pub(crate) fn start_from_profile(id: ModelId) {
     in_context(context, || switch::switch_over(id));
 }
 
-thread_local! {
-    /// Passes that this thread has begun and not ended.
-    static OPEN_HERE: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Whether this thread is inside a pass of any model.
-pub(super) fn is_open_here() -> bool {
-    OPEN_HERE.with(Cell::get) > 0
-}
-
 /// A pass begins.
 pub(crate) fn begin(id: ModelId, shape: u64) {
-    OPEN_HERE.with(|open| open.set(open.get() + 1));
     if saved::is_wanted(id) {
         start_from_profile(id);
     }
@@ -74,6 +66,7 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
     model.capturing = graphs::any_capture();
     model.open += 1;
     let (phase, context, device, stream) = (model.phase, model.context, model.device, model.stream);
+    open::begin(id, phase.phase() != Phase::Inference);
     overflow::forward_began(device);
     if phase.phase() != Phase::Inference {
         drop(world);
@@ -109,7 +102,7 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
 
 /// A pass has ended; may switch over, which can take seconds.
 pub(crate) fn end(id: ModelId) {
-    OPEN_HERE.with(|open| open.set(open.get().saturating_sub(1)));
+    open::end(id, !graphs::any_capture());
     let mut world = world();
     let Some(model) = world.models.get_mut(&id) else { return };
     let captured = model.capturing || graphs::any_capture();

@@ -34,6 +34,8 @@ pub(crate) enum Why {
     Unparsed,
     /// A call in another context than the ring's uses it.
     OtherContext,
+    /// Forwards write it.
+    Written,
     /// A launch needs more pages at once than can be had, and cannot be redirected.
     Crowded,
 }
@@ -46,6 +48,7 @@ impl Why {
             Why::Graph => StayReason::GraphHeld,
             Why::Escaped => StayReason::Escaped,
             Why::Unparsed => StayReason::Hidden,
+            Why::Written => StayReason::Written,
             Why::OtherContext | Why::Crowded => StayReason::Shared,
         }
     }
@@ -60,6 +63,7 @@ impl std::fmt::Display for Why {
             Why::Escaped => "its address went to device memory, where its uses cannot be seen",
             Why::Unparsed => "the driver does not tell what a kernel is passed, so it may be read by any",
             Why::OtherContext => "it is used in another context than the ring's",
+            Why::Written => "forwards write it",
             Why::Crowded => "its pages were needed by others at the same moment",
         })
     }

@@ -7,7 +7,7 @@ use crate::ffi::types::CUresult;
 use crate::ffi::vmm::{self, Handle};
 
 use super::arena::{Arena, PAGE};
-use super::overflow;
+use super::{overflow, readout};
 use flextensor_core::plan::StayReason;
 
 /// One allocation of the program.
@@ -114,6 +114,7 @@ impl Region {
     /// Unmaps everything, lets go of its memory and its addresses. Its users must have been waited for.
     pub(crate) fn unback(self, arena: &Arena) {
         let mapped = self.pages();
+        readout::leave(self.base, mapped);
         if mapped > 0 && vmm::unmap(self.base, (mapped * PAGE) as usize).is_err() {
             // Addresses that stay mapped cannot be handed out again; the memory goes when the process does.
             crate::log::error!(

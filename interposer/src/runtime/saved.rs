@@ -241,7 +241,11 @@ fn restore(id: ModelId, taken: &Taken<'_>, ids: &[UnitId]) {
 fn lasts(reason: StayReason) -> bool {
     matches!(
         reason,
-        StayReason::Escaped | StayReason::Shared | StayReason::GraphHeld | StayReason::ReadElsewhere
+        StayReason::Written
+            | StayReason::Escaped
+            | StayReason::Shared
+            | StayReason::GraphHeld
+            | StayReason::ReadElsewhere
     )
 }
 

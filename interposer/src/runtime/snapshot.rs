@@ -11,15 +11,17 @@ use serde_json::{Value, json};
 use super::streaming::{self, MAX_DEVICES, ring_of};
 use super::switch::{Decided, peak_gb_per_s};
 use super::world::{Unit, UnitState, World, world};
-use super::{check, hosted, learn, memory, overflow, passes, pressure, replan, shadow};
+use super::{check, evidence, hosted, learn, memory, overflow, passes, pressure, replan, shadow};
 use crate::account;
 use crate::outcome;
 use crate::selftest;
 
 /// The report as it stands now.
 pub(crate) fn report() -> Value {
+    let (hits, doubtful) = learn::recorder(|recorder| (recorder.hits, recorder.doubtful));
+    let (looked_at, proven) = evidence::counts();
     let observed =
-        learn::recorder(|recorder| json!({ "hits": recorder.hits, "doubtful": recorder.doubtful }));
+        json!({ "hits": hits, "doubtful": doubtful, "looked_at_bytes": looked_at, "proven_words": proven });
     let mut world = world();
     let models = models(&mut world);
     let plans: Vec<Value> =

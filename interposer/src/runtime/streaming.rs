@@ -14,8 +14,7 @@ use super::arena::PAGE;
 use super::check::seeds::{self, Seed};
 use super::check::{self, By, RingCheck};
 use super::shadow::Shadow;
-use super::verify;
-use super::words::Word;
+use super::verify::{self, Ledger};
 use super::world::Unit;
 use crate::ffi::context::{self, Context};
 use crate::ffi::copy;
@@ -41,12 +40,8 @@ pub(crate) struct StreamedUnit {
     pub(crate) ring_start: u64,
     /// Held for its owner's whole forward.
     pub(crate) hold: bool,
-    /// Words not proven read-only that showed it since it was copied in.
-    pub(crate) suspects: Vec<Word>,
-    /// Checksum of the shadow, while it is known.
-    pub(crate) checksum: Option<u64>,
-    /// Counts everything that may have changed the shadow.
-    pub(crate) shadow_writes: u64,
+    /// What is known of its bytes.
+    pub(crate) ledger: Ledger,
 }
 
 /// The driver's side of the pager.
@@ -469,7 +464,9 @@ impl Streaming {
         let (context, device) = (self.context, self.device);
         self.bytes_back += pages * PAGE;
         let Some(unit) = self.unit_mut(id) else { return Ok(()) };
-        unit.shadow_writes += 1;
+        if first == 0 {
+            verify::before_write_back(unit, on);
+        }
         unit.shadow.pieces(first * PAGE, pages * PAGE).try_for_each(|(offset, bytes, host)| {
             // SAFETY: as in `copy_in`; the protocol keeps everybody else from these bytes meanwhile.
             unsafe { copy::to_host_async(host.cast_mut(), unit.address + offset, bytes as usize, on) }

@@ -10,6 +10,7 @@ use flextensor_core::plan::{PassProfile, Plan, PlanNote, PlanRequest, StayReason
 use flextensor_core::units::{Bytes, ModelId, UnitId};
 
 use super::arena::{Meaning, PAGE, arena};
+use super::evidence::{self, Baseline, Rest};
 use super::exchange::{self, Move};
 use super::planned::{self, planned};
 use super::private::{self, Why};
@@ -60,6 +61,7 @@ fn place(id: ModelId, early: bool) {
     let begun = std::time::Instant::now();
     // From here on nobody touches memory ahead, also so that the link is measured alone.
     let ahead = touched::take();
+    let looked_at = evidence::take(id);
     learn::recorder(learn::Recorder::settle);
     let curve = saved::link_curve(id);
     let Some(request) = request_for(id, curve, early) else { return };
@@ -79,7 +81,7 @@ fn place(id: ModelId, early: bool) {
     if !streams {
         return settle_resident(&request, plan);
     }
-    match put_in_force(&request, &plan, ahead) {
+    match put_in_force(&request, &plan, ahead, looked_at.filter(|_| !early)) {
         Ok(closed_ms) => {
             let took_ms = begun.elapsed().as_secs_f64() * 1e3;
             announce(&request, &plan);
@@ -276,10 +278,18 @@ pub(super) fn settle_units(world: &mut World, units: &[UnitId]) {
 }
 
 /// Pins, copies out, remaps. Returns the milliseconds with the gate closed.
-fn put_in_force(request: &Request, plan: &Plan, ahead: Touched) -> Result<f64, String> {
+fn put_in_force(
+    request: &Request,
+    plan: &Plan,
+    ahead: Touched,
+    looked_at: Option<Baseline>,
+) -> Result<f64, String> {
     let moves = moves_of(request, plan);
     check_host_memory(moves.iter().map(|m| m.outside_pages() * PAGE).sum(), ahead.left())?;
+    // Beside the pinning, which takes longer.
+    let rest = looked_at.and_then(|before| before.read_rest(&moves));
     let shadows = make_shadows(request, &moves, ahead)?;
+    let looked_at = rest.map(Rest::wait);
     let mut fresh = None;
     let done = exchange::exchange(request, plan, &moves, &shadows, &mut fresh);
     if done.is_err() {
@@ -289,6 +299,9 @@ fn put_in_force(request: &Request, plan: &Plan, ahead: Touched) -> Result<f64, S
         }
     }
     let done = done?;
+    if let Some(looked_at) = looked_at {
+        looked_at.conclude(request.device, &moves, &done.sums);
+    }
     overflow::release(done.spare);
     take_back(&moves);
     Ok(done.closed_ms)

@@ -4,11 +4,13 @@ interposer wants to hear of them.
 When a module becomes a root is decided in `search`; naming, forgetting and locking are done by `hook`.
 """
 
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from flextensor import _native, compiling, naming
@@ -16,10 +18,63 @@ from flextensor import _native, compiling, naming
 WANTS_OWNERS = 1
 WANTS_TRAPS = 2
 WANTS_STACKED_OWNERS = 4
+WANTS_WRITTEN = 8
 
 # Looked at before each pass: enough to notice any change within some tens of passes, at a few microseconds.
 STORAGES_A_PASS = 16
 WEIGHTS_A_PASS = 8
+
+
+class Versions:
+    """What torch counts of each weight: operations in place, also those that leave all bytes as they were.
+    Tensors made in inference mode have no count, and nothing is said of them."""
+
+    def __init__(self, weights: list[tuple[weakref.ref, naming.Weight]]) -> None:
+        self._tensors: list[weakref.ref] = []
+        self._addresses: list[int] = []
+        # The counts at the beginning of the pass that each thread is in.
+        self._before: dict[int, list[int | None]] = {}
+        self._told: set[int] = set()
+        for reference, weight in weights:
+            module = reference()
+            for tensor in _tensors_at(module, weight) if module is not None else ():
+                self._tensors.append(weakref.ref(tensor))
+                self._addresses.append(weight.address)
+
+    def begin(self) -> None:
+        """A pass begins on this thread."""
+        self._before[threading.get_ident()] = self._read()
+
+    def end(self) -> list[int]:
+        """The pass of this thread ends: the addresses of weights that were written since it began, by
+        whomever; each is told once."""
+        before = self._before.pop(threading.get_ident(), None)
+        if before is None or before == (now := self._read()):
+            return []
+        counts = zip(self._addresses, before, now, strict=True)
+        written = {address for address, was, count in counts if count is not None and was != count}
+        fresh = sorted(written - self._told)
+        self._told |= written
+        return fresh
+
+    def _read(self) -> list[int | None]:
+        return [None if (tensor := each()) is None else tensor._version for each in self._tensors]
+
+
+def _tensors_at(module: nn.Module, weight: naming.Weight) -> list[torch.Tensor]:
+    """The tensors of a weight whose operations in place are counted."""
+    tensor = module._parameters.get(weight.attribute)
+    if tensor is None:
+        tensor = module._buffers.get(weight.attribute)
+    try:
+        return [
+            leaf
+            for leaf in naming.leaves(tensor)
+            if leaf.untyped_storage().data_ptr() == weight.address and not leaf.is_inference()
+        ]
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+        # Gone meanwhile, or a tensor of a kind that does not count.
+        return []
 
 
 class Naming:
@@ -30,11 +85,14 @@ class Naming:
         self.alive = True
         self.nbytes = sum(weight.nbytes for weight in tree.weights)
         self.installed = 0
+        # The pass that is going on is one whose writes are wanted.
+        self.watched = False
         self._owners = tree.owners
         self._traps = tree.traps
         self._checks = [(tree.owners[weight.owner].module, weight) for weight in tree.weights]
         for weight in tree.weights:
             weight.storage = None  # `holding` decides how long a storage is kept
+        self._versions = Versions(self._checks)
         self._next_check = 0
         self._handles: list[Any] = []
         # Marks of the root itself are sent by its pass hooks: its own hooks of this pass were fixed before
@@ -44,6 +102,8 @@ class Naming:
     def tune(self, root: nn.Module | None) -> None:
         """Reads what is wanted now and hooks, or unhooks, accordingly."""
         wants = _native.wants(self.model)
+        self.watched = bool(wants & WANTS_WRITTEN)
+        wants &= ~WANTS_WRITTEN
         if wants & WANTS_OWNERS:
             wants &= ~WANTS_STACKED_OWNERS
         if wants != self.installed:
@@ -87,6 +147,16 @@ class Naming:
             return
         self._handles.append(module.register_forward_pre_hook(marks[0], prepend=True))
         self._handles.append(module.register_forward_hook(marks[1], always_call=True))
+
+    def watch(self) -> None:
+        """The pass begins: what it writes is wanted, or not."""
+        if self.watched:
+            self._versions.begin()
+
+    def tell_written(self) -> None:
+        """The pass is about to end: says which weights it wrote, if that is wanted."""
+        for address in self._versions.end():
+            _native.weight_written(address)
 
     def leave_out(self, module: nn.Module, root: nn.Module | None) -> None:
         """`module` is compiled from now on: nothing of ours stands in it or below it any more."""
@@ -180,6 +250,7 @@ class Root:
         _native.pass_begin(self.key, [each.model for each in namings], shape)
         self._host.tune(namings, module)
         for each in namings:
+            each.watch()
             for enter, _ in each.marks_of(module):
                 enter()
 
@@ -191,6 +262,7 @@ class Root:
         for each in reversed(self.namings):
             for _, leave in reversed(each.marks_of(module)):
                 leave()
+            each.tell_written()
         _native.pass_end(self.key)
 
     def changed(self) -> bool:
@@ -198,4 +270,4 @@ class Root:
         return not self.namings or any(each.changed(WEIGHTS_A_PASS) for each in self.own if each.alive)
 
 
-compiling.exempt(Naming, Root)
+compiling.exempt(Naming, Root, Versions)

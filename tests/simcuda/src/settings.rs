@@ -26,6 +26,8 @@ pub(crate) struct Settings {
     pub(crate) no_host_location: bool,
     /// Where the journal goes at exit (`SIMCUDA_JOURNAL`).
     pub(crate) journal: Option<PathBuf>,
+    /// Names of threads whose copies out of device memory may be torn (`SIMCUDA_TORN_READERS`).
+    pub(crate) torn_readers: Vec<String>,
     /// Faults on demand, unparsed (`SIMCUDA_FAULTS`).
     pub(crate) faults: String,
 }
@@ -119,6 +121,9 @@ fn read() -> Settings {
         report: flag("SIMCUDA_REPORT"),
         no_host_location: flag("SIMCUDA_NO_HOST_LOCATION"),
         journal: variable("SIMCUDA_JOURNAL").map(PathBuf::from),
+        torn_readers: variable("SIMCUDA_TORN_READERS")
+            .map(|names| names.split(',').map(str::to_owned).collect())
+            .unwrap_or_default(),
         faults: variable("SIMCUDA_FAULTS").unwrap_or_default(),
     }
 }

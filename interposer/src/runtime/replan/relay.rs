@@ -5,8 +5,10 @@
 #![expect(unsafe_code, reason = "copies between our pinned memory and mapped addresses")]
 
 use super::super::arena::{Arena, Meaning, PAGE, arena};
+use super::super::readout;
 use super::super::shadow::Shadow;
 use super::super::streaming::{StreamedUnit, Streaming, ring_of};
+use super::super::verify::Ledger;
 use super::super::world::{UnitState, World, world};
 use super::super::{graphs, passes};
 use super::placing::{Prepared, Target, Why};
@@ -35,6 +37,8 @@ pub(super) fn relay(prepared: &mut Prepared) -> Result<Relayed, String> {
     if !may_move(&world, prepared) {
         return Ok(Relayed::Busy);
     }
+    // Private pages in front of streamed ones change their places, too.
+    let reading = readout::hold();
     let mut guard = ring_of(prepared.device);
     let was_none = guard.is_none();
     if was_none && prepared.ring_before == 0 {
@@ -47,7 +51,7 @@ pub(super) fn relay(prepared: &mut Prepared) -> Result<Relayed, String> {
         && relayed.is_err()
         && let Some(none) = guard.take()
     {
-        drop((guard, world));
+        drop((guard, reading, world));
         none.close();
     }
     relayed.map(Relayed::Done)
@@ -122,7 +126,7 @@ fn bring_bytes(ring: &Streaming, prepared: &Prepared) -> CudaResult<()> {
         }
     }
     let stale = |(target, _): &(&Target, Shadow)| {
-        ring.unit(target.id).is_some_and(|unit| target.copied_at != Some(unit.shadow_writes))
+        ring.unit(target.id).is_some_and(|unit| target.copied_at != Some(unit.ledger.writes()))
     };
     let stale: Vec<_> = changed(prepared).filter(stale).collect();
     let share = stale.len().div_ceil(8).max(1);
@@ -343,7 +347,7 @@ fn placed_anew(
         shadow.view = None;
     }
     // A check that is under way speaks of the old shadow.
-    let writes = before.unit(target.id).map_or(0, |unit| unit.shadow_writes + 1);
+    let writes = before.unit(target.id).map_or(0, |unit| unit.ledger.writes() + 1);
     StreamedUnit {
         base: target.base,
         address: target.base + (target.pages - target.after) * PAGE,
@@ -351,9 +355,7 @@ fn placed_anew(
         shadow,
         ring_start: target.ring_start,
         hold: target.hold,
-        suspects: Vec::new(),
-        checksum: None,
-        shadow_writes: writes,
+        ledger: Ledger::new(None, writes),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::memory::access::{self, End};
 use crate::memory::physical::Place;
 use crate::memory::space::{self, HostKind};
 use crate::pointer::{In, Out};
+use crate::settings::settings;
 use crate::status::{Done, Status};
 use std::sync::Arc;
 
@@ -100,7 +101,22 @@ pub(crate) fn job(parts: &[(u64, u64, u64)], asynchronous: bool) -> Result<CopyJ
         rows.push(row);
         direction = way;
     }
-    Ok(CopyJob { rows, direction, asynchronous, staging: None })
+    let torn = direction == Direction::DeviceToHost && is_torn_reader();
+    Ok(CopyJob { rows, direction, asynchronous, staging: None, torn })
+}
+
+/// Whether the calling thread has one of the names that were said to read what others may be writing.
+#[expect(unsafe_code, reason = "asks for the thread's name")]
+fn is_torn_reader() -> bool {
+    let readers = &settings().torn_readers;
+    if readers.is_empty() {
+        return false;
+    }
+    let mut name = [0_u8; 16];
+    // SAFETY: the kernel writes at most 16 bytes with a NUL.
+    let told = unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) } == 0;
+    let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    told && readers.iter().any(|reader| reader.as_bytes() == name)
 }
 
 fn pageable(end: End) -> bool {

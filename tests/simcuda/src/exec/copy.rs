@@ -51,6 +51,8 @@ pub(crate) struct CopyJob {
     pub(crate) asynchronous: bool,
     /// A copy of the source made at the call; the rows point into it.
     pub(crate) staging: Option<Vec<u8>>,
+    /// Whoever asked expects bytes that are half old and half new, and takes no harm of them.
+    pub(crate) torn: bool,
 }
 
 static H2D: [Mutex<()>; DEVICES] = [const { Mutex::new(()) }; DEVICES];
@@ -70,7 +72,9 @@ impl CopyJob {
     pub(crate) fn uses(&self) -> Vec<Use> {
         let mut uses = Vec::new();
         for row in &self.rows {
-            if let End::Mapped(address) = row.source {
+            if let End::Mapped(address) = row.source
+                && !self.torn
+            {
                 uses.push(Use::read(address, row.bytes));
             }
             if let End::Mapped(address) = row.target {
