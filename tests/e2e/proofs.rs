@@ -39,6 +39,28 @@ fn kernels_are_proven_although_the_program_never_waits() {
     assert_eq!(said(&outcome, "passes without a page back"), 4, "{}", outcome.describe());
 }
 
+#[test]
+fn a_weight_that_goes_while_it_is_looked_at_is_read_no_longer() {
+    let run = streamed("weights that are freed while they are looked at");
+    let outcome = run.option("FT_MAX_GPU_MEM", "16MiB").sim("D2H_GBPS", "0.1").start();
+    outcome.assert_success().assert_nothing_detected();
+    assert_eq!(said(&outcome, "mismatches"), 0, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "looked at"), 64 << 20, "{}", outcome.describe());
+}
+
+/// Between forwards they cost a redirect, or the write-back of what has been prefetched for the next one; never a copy.
+#[test]
+fn stale_words_between_forwards_copy_nothing_in() {
+    let outcome = told_well(learnt("stale words between forwards"));
+    // What is prefetched when the rounds are counted differs by a ring or two.
+    const RINGS: u64 = 4;
+    for of in ["last", "amid", "next"] {
+        let (with, without) = (said(&outcome, &format!("{of} in")), said(&outcome, "nothing in"));
+        assert!(with.abs_diff(without) <= RINGS, "{of}: {}", outcome.describe());
+    }
+    assert_eq!(said(&outcome, "last back") + said(&outcome, "amid back"), 0, "{}", outcome.describe());
+}
+
 fn stays(outcome: &Outcome) {
     assert!(said(outcome, "told") > 0, "nobody asked: {}", outcome.describe());
     assert_eq!(said(outcome, "stays"), 1, "{}", outcome.describe());

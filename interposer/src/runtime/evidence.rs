@@ -234,9 +234,8 @@ impl Looked {
             {
                 unit.ledger.know_prefix(sums::combined(&rest.pages), true);
             }
-            let (in_front, streamed) = before.pages.split_at(pages as usize);
-            let same_shadow = shadows.get(&place.unit).is_none_or(|&sum| sum == sums::combined(streamed));
-            if in_front == rest.pages && same_shadow {
+            let shadow = shadows.get(&place.unit).copied();
+            if is_as_it_was(&before.pages, &rest.pages, shadow) {
                 unchanged.insert(place.unit, before.before);
             }
         }
@@ -252,5 +251,32 @@ impl Looked {
             unchanged.len(),
             self.pages.len()
         );
+    }
+}
+
+/// Whether a unit whose pages had these checksums early still has them: those that no shadow shows, and the others together in their shadow, if there are any.
+fn is_as_it_was(before: &[u64], rest: &[u64], shadow: Option<u64>) -> bool {
+    let (in_front, streamed) = before.split_at(rest.len().min(before.len()));
+    let same_shadow = match shadow {
+        Some(sum) => sum == sums::combined(streamed),
+        None => streamed.is_empty(),
+    };
+    in_front == rest && same_shadow
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_as_it_was_if_every_page_is() {
+        let before = [1, 2, 3];
+        let shadow = Some(sums::combined(&[3]));
+        assert!(is_as_it_was(&before, &[1, 2], shadow));
+        assert!(!is_as_it_was(&before, &[1, 9], shadow), "a private page in front changed");
+        assert!(!is_as_it_was(&before, &[1, 2], Some(sums::combined(&[9]))), "a streamed page changed");
+        assert!(!is_as_it_was(&before, &[1, 2], None), "nobody looked at the last page");
+        assert!(is_as_it_was(&before, &before, None), "it stays as a whole");
+        assert!(is_as_it_was(&before, &[], Some(sums::combined(&before))), "it is streamed as a whole");
     }
 }

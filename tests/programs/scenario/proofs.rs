@@ -23,6 +23,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a cache that is warmed up with the same bytes" => a_cache_warmed_up(true),
         "a cache that is written later on" => a_cache_warmed_up(false),
         "a forward that another thread ends" => a_forward_that_another_thread_ends(),
+        "weights that are freed while they are looked at" => freed_while_they_are_looked_at(),
         "stale words between forwards" => stale_words_between_forwards(),
         _ => return None,
     })
@@ -276,6 +277,16 @@ fn a_forward_that_another_thread_ends() -> Told {
         scene.weights[at].seed = seed;
     }
     scene.pass()?;
+    scene.finish()
+}
+
+/// A large weight goes while the library still reads it out, slowly; the other one stays.
+fn freed_while_they_are_looked_at() -> Told {
+    let mut scene = Scene::set(2, 32, MAY_STREAM)?;
+    let gone = scene.weights.remove(0);
+    scene.gpu.free(gone.address)?;
+    until(|| scene.ft.is_none() || reported(&scene, "learning", "looked_at_bytes") > 0);
+    say("looked at", reported(&scene, "learning", "looked_at_bytes"));
     scene.finish()
 }
 
