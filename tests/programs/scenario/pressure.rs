@@ -171,7 +171,7 @@ fn grows_inside_forwards() -> Told {
     scene.finish()
 }
 
-/// Three threads run forwards without a pause while a fourth one grows and shrinks a cache.
+/// Two threads run forwards without a pause, and one launches without any, while a fourth one grows and shrinks a cache.
 fn grows_under_four_threads() -> Told {
     let scene = Scene::learnt(COUNT, PAGES)?;
     let mut cache = Cache::default();
@@ -191,7 +191,19 @@ fn grows_under_four_threads() -> Told {
             }
             Ok(())
         };
-        let running: Vec<_> = (0..3).map(|thread| scope.spawn(move || forwards(thread))).collect();
+        // Launches outside forwards, which nothing holds back but the gate.
+        let launches = move || -> Done {
+            scene.gpu.enter()?;
+            let stream = scene.gpu.stream()?;
+            while !stop.load(Ordering::Relaxed) {
+                // So many at a time: whoever makes room waits for all that is enqueued.
+                (0..8 * COUNT as usize).try_for_each(|at| scene.check(stream, at % COUNT as usize))?;
+                check("cuStreamSynchronize", scene.gpu.driver.stream_synchronize(stream))?;
+            }
+            Ok(())
+        };
+        let mut running: Vec<_> = (0..2).map(|thread| scope.spawn(move || forwards(thread))).collect();
+        running.push(scope.spawn(launches));
         let grown = (0..2).try_for_each(|_| {
             grow_between_passes(scene, &mut cache, 5)?;
             cache.shrink(scene, 1)?;
