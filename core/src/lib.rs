@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`units`] | how amounts of memory are read and printed; what units and models are called |
 //! | [`phase`] | when a model moves from DISCOVERY to PROFILING to INFERENCE |
+//! | [`pieces`] | which weights of a large allocation are streamed together |
 //! | [`profile`] | what the passes seen so far say about order and time of use |
 //! | [`link`] | how fast copies of a size are |
 //! | [`mod@plan`] | which pages stay and which are streamed |
@@ -27,6 +28,7 @@ mod layout;
 pub mod link;
 pub mod pager;
 pub mod phase;
+pub mod pieces;
 pub mod plan;
 pub mod profile;
 pub mod saved;

@@ -24,6 +24,7 @@ mod evidence;
 mod exchange;
 mod gate;
 pub(crate) mod graphs;
+mod grouping;
 mod home;
 mod hosted;
 pub(crate) mod launch;

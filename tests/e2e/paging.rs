@@ -2,6 +2,7 @@
 //!
 //! `FT_SEEDS=1000` runs that many random models instead of a few.
 
+use super::told::{said, streamed, told_well};
 use harness::{Outcome, Run};
 use std::time::Duration;
 
@@ -92,4 +93,31 @@ fn a_random_model_of_large_weights_reads_right_bytes() {
     let run = run.option("FT_MAX_GPU_MEM", "30MiB").option("FT_PROFILING_ITERS", "1").sim("STRICT", "1");
     let outcome = run.start();
     outcome.assert_success().assert_nothing_detected();
+}
+
+/// Thirty weights of two and a half pages and as many small ones lie side by side in one allocation: a third of them may be in GPU memory.
+fn pool(story: &str) -> (Outcome, u64) {
+    let budget = 48 << 20;
+    let outcome = told_well(streamed(story).option("FT_MAX_GPU_MEM", budget.to_string()));
+    assert!(said(&outcome, "weights_gpu_bytes") <= budget, "{}", outcome.describe());
+    (outcome, budget)
+}
+
+#[test]
+fn weights_of_one_allocation_stream_each_by_itself() {
+    let (outcome, _) = pool("weights of one allocation");
+    assert!(said(&outcome, "streamed_units") >= 10, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "demand_loads"), 0, "{}", outcome.describe());
+}
+
+#[test]
+fn what_lies_beside_weights_of_one_allocation_changes_without_a_copy() {
+    let (outcome, _) = pool("weights of one allocation beside what changes");
+    let back = |when: &str| said(&outcome, when);
+    assert_eq!(back("pages_back"), back("pages_back at first"), "{}", outcome.describe());
+}
+
+#[test]
+fn a_write_to_a_weight_of_one_allocation_leaves_its_neighbours_alone() {
+    pool("weights of one allocation that are written");
 }

@@ -2,7 +2,7 @@
 //! Physical memory behind the addresses is `regions`' matter.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use flextensor_core::units::UnitId;
@@ -29,25 +29,29 @@ pub(crate) enum Meaning {
     InHost,
 }
 
-const LEARNING: u32 = 1 << 30;
-const STREAMED: u32 = 2 << 30;
-const IN_HOST: u32 = 3 << 30;
-const NUMBER: u32 = LEARNING - 1;
+const LEARNING: u64 = 1 << 32;
+const STREAMED: u64 = 2 << 32;
+const IN_HOST: u64 = 3 << 32;
+const KIND: u64 = 3 << 32;
+/// The page's first bytes mean something else, which is said in the second table.
+const BEGINS_OTHERWISE: u64 = 1 << 34;
+/// Above: the byte of the page from which on the first table holds, or up to which the second one does.
+const BORDER: u32 = 35;
 
 impl Meaning {
-    fn pack(self) -> u32 {
+    fn pack(self) -> u64 {
         match self {
             Meaning::Nothing => 0,
-            Meaning::Learning(unit) => LEARNING | unit.0,
-            Meaning::Streamed(unit) => STREAMED | unit.0,
+            Meaning::Learning(unit) => LEARNING | u64::from(unit.0),
+            Meaning::Streamed(unit) => STREAMED | u64::from(unit.0),
             Meaning::InHost => IN_HOST,
         }
     }
 
-    fn unpack(word: u32) -> Self {
-        match word & !NUMBER {
-            LEARNING => Meaning::Learning(UnitId(word & NUMBER)),
-            STREAMED => Meaning::Streamed(UnitId(word & NUMBER)),
+    fn unpack(word: u64) -> Self {
+        match word & KIND {
+            LEARNING => Meaning::Learning(UnitId(word as u32)),
+            STREAMED => Meaning::Streamed(UnitId(word as u32)),
             IN_HOST => Meaning::InHost,
             _ => Meaning::Nothing,
         }
@@ -57,7 +61,9 @@ impl Meaning {
 /// The reserved range.
 pub(crate) struct Arena {
     base: u64,
-    pages: Box<[AtomicU32]>,
+    pages: Box<[AtomicU64]>,
+    /// What the first bytes of a page mean, where a weight ends amid it.
+    beginnings: Box<[AtomicU64]>,
     space: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -75,9 +81,9 @@ pub(crate) fn arena_or_reserve() -> CudaResult<&'static Arena> {
         return Ok(arena);
     }
     let base = vmm::reserve(ARENA_BYTES as usize, PAGE as usize, 0)?;
-    let pages = (0..ARENA_BYTES / PAGE).map(|_| AtomicU32::new(0)).collect();
+    let table = || (0..ARENA_BYTES / PAGE).map(|_| AtomicU64::new(0)).collect();
     let all = BTreeMap::from([(0, ARENA_BYTES / PAGE)]);
-    let arena = Arena { base, pages, space: Mutex::new(all) };
+    let arena = Arena { base, pages: table(), beginnings: table(), space: Mutex::new(all) };
     if ARENA.set(arena).is_err() {
         // Another thread was first; addresses that nobody uses can go back, and if not, they cost nothing.
         let _ = vmm::unreserve(base, ARENA_BYTES as usize);
@@ -110,7 +116,18 @@ impl Arena {
             return Meaning::Nothing;
         }
         match self.pages.get((offset / PAGE) as usize) {
-            Some(page) => Meaning::unpack(page.load(Ordering::Acquire)),
+            Some(page) => {
+                let word = page.load(Ordering::Acquire);
+                if word & BEGINS_OTHERWISE != 0
+                    && let Some(beginning) = self.beginnings.get((offset / PAGE) as usize)
+                {
+                    let beginning = beginning.load(Ordering::Acquire);
+                    if offset % PAGE < beginning >> BORDER {
+                        return Meaning::unpack(beginning);
+                    }
+                }
+                if offset % PAGE < word >> BORDER { Meaning::Nothing } else { Meaning::unpack(word) }
+            }
             None => Meaning::Nothing,
         }
     }
@@ -120,6 +137,24 @@ impl Arena {
         let first = (address.wrapping_sub(self.base) / PAGE) as usize;
         for page in self.pages.iter().skip(first).take(count as usize) {
             page.store(meaning.pack(), Ordering::Release);
+        }
+    }
+
+    /// Sets the meaning of one page's bytes from `address` on, and leaves that of those before it. The callers hold the world.
+    pub(crate) fn set_meaning_from(&self, address: u64, meaning: Meaning) {
+        let offset = address.wrapping_sub(self.base);
+        if let Some(page) = self.pages.get((offset / PAGE) as usize) {
+            let before = page.load(Ordering::Acquire) & BEGINS_OTHERWISE;
+            page.store(meaning.pack() | before | (offset % PAGE) << BORDER, Ordering::Release);
+        }
+    }
+
+    /// Sets the meaning of the first `bytes` bytes of the page at `address`, and leaves that of the others. The callers hold the world.
+    pub(crate) fn set_beginning(&self, address: u64, bytes: u64, meaning: Meaning) {
+        let index = (address.wrapping_sub(self.base) / PAGE) as usize;
+        if let (Some(page), Some(beginning)) = (self.pages.get(index), self.beginnings.get(index)) {
+            beginning.store(meaning.pack() | bytes << BORDER, Ordering::Release);
+            page.fetch_or(BEGINS_OTHERWISE, Ordering::AcqRel);
         }
     }
 
@@ -160,7 +195,8 @@ mod tests {
     fn arena_of(pages: u64) -> Arena {
         Arena {
             base: 1 << 44,
-            pages: (0..pages).map(|_| AtomicU32::new(0)).collect(),
+            pages: (0..pages).map(|_| AtomicU64::new(0)).collect(),
+            beginnings: (0..pages).map(|_| AtomicU64::new(0)).collect(),
             space: Mutex::new(BTreeMap::from([(0, pages)])),
         }
     }
@@ -172,10 +208,31 @@ mod tests {
             Meaning::InHost,
             Meaning::Learning(UnitId(0)),
             Meaning::Streamed(UnitId(77)),
-            Meaning::Learning(UnitId(NUMBER)),
+            Meaning::Learning(UnitId(u32::MAX)),
         ] {
             assert_eq!(Meaning::unpack(meaning.pack()), meaning);
         }
+    }
+
+    #[test]
+    fn a_page_that_two_weights_share_means_each_of_them_where_it_lies() {
+        let arena = arena_of(4);
+        let (page, first, second) = (arena.base + PAGE, UnitId(1), UnitId(2));
+        for streamed in [false, true] {
+            let meaning = if streamed { Meaning::Streamed } else { Meaning::Learning };
+            arena.set_beginning(page, 512, meaning(first));
+            arena.set_meaning(page + PAGE, 1, meaning(second));
+            arena.set_meaning_from(page + 1024, meaning(second));
+            assert_eq!(arena.meaning(page + 511), meaning(first));
+            assert_eq!(arena.meaning(page + 512), Meaning::Nothing);
+            assert_eq!(arena.meaning(page + 1023), Meaning::Nothing);
+            assert_eq!(arena.meaning(page + 1024), meaning(second));
+        }
+        arena.set_meaning_from(page + 1024, Meaning::Nothing);
+        assert_eq!(arena.meaning(page + 1024), Meaning::Nothing);
+        assert_eq!(arena.meaning(page), Meaning::Streamed(first));
+        arena.set_meaning(page, 1, Meaning::Nothing);
+        assert_eq!(arena.meaning(page), Meaning::Nothing);
     }
 
     #[test]

@@ -141,10 +141,11 @@ fn hit_of(meaning: Meaning, writes: bool) -> Option<Hit> {
     Some(Hit { unit, access, certainty: Certainty::Live, hold: false, can_redirect: false })
 }
 
-/// Addresses of the operand's pages in the arena. A length that makes no sense is the driver's to refuse.
+/// An address of the operand on each of its pages in the arena. A length that makes no sense is the driver's to refuse.
 fn pages(arena: &Arena, operand: &Operand) -> impl Iterator<Item = u64> + use<> {
     let end = operand.address.saturating_add(operand.bytes).min(arena.base() + arena.bytes());
-    (operand.address / PAGE..end.div_ceil(PAGE)).map(|page| page * PAGE)
+    let start = operand.address;
+    (start / PAGE..end.div_ceil(PAGE)).map(move |page| start.max(page * PAGE))
 }
 
 /// Each unit once, and whether the call writes it.

@@ -159,7 +159,7 @@ fn settle(world: &mut World, ring: &Streaming, id: UnitId, pages: Vec<Handle>) {
         unit.state = UnitState::Learning;
         unit.streamed = 0;
         if let Some(arena) = arena() {
-            arena.set_meaning(unit.base, unit.pages, Meaning::Learning(id));
+            unit.mean(arena, Meaning::Learning(id));
         }
     }
     let Some(region) = world.region_of_mut(address) else { return };

@@ -103,7 +103,7 @@ fn escapes(arena: &Arena, address: u64) -> Result<(), CUresult> {
         match arena.meaning(address) {
             // It may be named a weight later.
             meaning @ (Meaning::Nothing | Meaning::InHost) if arena.contains(address) => {
-                if world().keep_region(arena, address, meaning, StayReason::Escaped) {
+                if world().keep(arena, address, meaning, StayReason::Escaped) {
                     return Ok(());
                 }
             }

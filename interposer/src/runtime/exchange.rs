@@ -33,6 +33,8 @@ pub(super) struct Move {
     pub(super) pages: u64,
     pub(super) ring_start: u64,
     pub(super) hold: bool,
+    /// Bytes of its last weight on the page behind.
+    pub(super) overhang: u64,
     /// Runs of its pages, as (first, count), that do not lie in host memory: their bytes have to go there.
     pub(super) outside: Vec<(u64, u64)>,
 }
@@ -153,7 +155,7 @@ impl Outgoing {
 
     fn submit(&mut self, m: &Move, shadow: &Shadow) -> CudaResult<()> {
         let pieces = m.outside.iter().flat_map(|(first, pages)| shadow.pieces(first * PAGE, pages * PAGE));
-        for (offset, bytes, host) in pieces {
+        for (offset, bytes, host) in pieces.chain(shadow.overhang(m.overhang)) {
             // SAFETY: the shadow was made for exactly these bytes, and nobody else knows it yet.
             unsafe { copy::to_host_async(host.cast_mut(), m.address + offset, bytes as usize, self.on) }?;
         }
@@ -341,6 +343,10 @@ fn install(
     let Some(streaming) = guard.as_mut() else { return };
     for ((m, shadow), &sum) in moves.iter().zip(shadows).zip(sums) {
         let mut shadow = *shadow;
+        if m.overhang > 0 && shadow.overhang(m.overhang).is_none() {
+            // Whoever reads on behind the view would find nothing there.
+            shadow.view = None;
+        }
         if let Some(view) = shadow.view
             && let Err(error) = map_prefix(world, m, view, request.device)
         {
@@ -354,6 +360,8 @@ fn install(
                 base: m.base,
                 address: m.address,
                 pages: m.pages,
+                overhang: m.overhang,
+                overhang_written: false,
                 shadow,
                 ring_start: m.ring_start,
                 hold: m.hold,
@@ -390,7 +398,7 @@ fn mark(world: &mut World, arena: &Arena, request: &Request, moves: &[Move]) {
         let Some(unit) = world.unit_mut(m.id) else { continue };
         unit.state = UnitState::Streamed;
         unit.streamed = m.pages;
-        arena.set_meaning(unit.base, unit.pages, Meaning::Streamed(m.id));
+        unit.mean(arena, Meaning::Streamed(m.id));
     }
     if !request.early {
         settle_units(world, &request.mine);

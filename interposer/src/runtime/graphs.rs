@@ -65,7 +65,7 @@ pub(crate) fn keep(shown: impl Iterator<Item = (Meaning, u64)>) -> Result<(), CU
         loop {
             match meaning {
                 Meaning::Nothing | Meaning::InHost => {
-                    if world::world().keep_region(arena, address, meaning, StayReason::GraphHeld) {
+                    if world::world().keep(arena, address, meaning, StayReason::GraphHeld) {
                         break;
                     }
                 }

@@ -92,12 +92,13 @@ pub(super) fn bring_home_what_was_shown() {
     };
     let shown: Vec<(u64, u64, i32, Context)> = world.regions.values_mut().filter_map(take).collect();
     for (base, pages, device, context) in shown {
-        if !world.units_in(base, pages).is_empty() {
-            continue;
-        }
+        // Weights are placed by plans, and what lies beside them is not.
+        let beside = world.gaps(base, pages);
         let moved = passes::in_context(context, || {
             context::synchronize()?;
-            bring_home(&mut world, device, base, pages, &mut Vec::new());
+            for (address, pages) in beside {
+                bring_home(&mut world, device, address, pages, &mut Vec::new());
+            }
             Ok(())
         });
         if let Some(Err::<(), CudaError>(error)) = moved {
@@ -185,10 +186,9 @@ pub(super) fn give_way(device: i32, least: u64, wanted: u64) -> Result<u64, Stri
 fn learnt(world: &World, device: i32, wanted: u64) -> (Vec<(u64, u64, Context)>, u64) {
     let read = passes::read_through_pointers(world);
     let may_go = |unit: &&Unit| {
-        let stay = unit.stay.or_else(|| world.region_of(unit.base).and_then(|region| region.stay));
         unit.device == device
             && unit.state == UnitState::Learning
-            && stay.is_none()
+            && unit.stay.is_none()
             && !read.contains(&unit.id)
             && pages_at(world, unit.base, unit.pages).is_empty()
     };

@@ -42,7 +42,7 @@ pub(crate) fn measure() -> Result<LinkCurve, String> {
 fn host_buffer() -> Result<usize, String> {
     static BUFFER: std::sync::OnceLock<Result<usize, String>> = std::sync::OnceLock::new();
     let make = || {
-        let wanted = [Wanted { prefix: 0, pages: LARGEST / super::arena::PAGE }];
+        let wanted = [Wanted { prefix: 0, pages: LARGEST / super::arena::PAGE, hangs_over: false }];
         let shadows = shadow::make(&wanted, Touched::default())?;
         let first = shadows.first().ok_or("no buffer")?;
         Ok(first.bytes().0.expose_provenance())

@@ -1,20 +1,17 @@
-//! Models as the program names them: owners, weights, phase, and the units that come of the weights.
-//! Passes are `passes`' matter, placement `switch`'s.
+//! Models as the program names them: owners, weights, phase. Which units come of the weights is `grouping`'s matter, passes are `passes`', placement is `switch`'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use flextensor_core::drift::Watch;
 use flextensor_core::phase::{Phase, PhaseEvent, PhaseSettings, PhaseState, step};
-use flextensor_core::plan::StayReason;
 use flextensor_core::units::{ModelId, UnitId};
 
-use super::arena::{Meaning, PAGE, arena};
-use super::learn::{self, Holder};
+use super::arena::PAGE;
+use super::grouping::{self, Grouped};
 use super::measure::Measure;
 use super::replan::{Current, Observation};
-use super::streaming::ring_of;
-use super::world::{Member, Unit, UnitState, World, world};
+use super::world::{Unit, UnitState, World, world};
 use super::{evidence, hosted, shadow, touched};
 use crate::ffi::context::{self, Context};
 use crate::ffi::device;
@@ -24,9 +21,6 @@ use crate::ffi::stream::Stream;
 pub(crate) const MAY_STREAM: u32 = 1;
 /// The weight may be read through pointers in memory.
 pub(crate) const INDIRECT: u32 = 2;
-
-/// Part of a unit's pages that its weights must cover; the rest may hold anything, and every hit of it costs a copy.
-const MIN_COVER: f64 = 0.9;
 
 /// An innermost module that holds weights.
 #[derive(Clone, Debug)]
@@ -157,23 +151,13 @@ pub(crate) fn end(id: ModelId) -> bool {
     }
     model.phase = phase;
     let named = std::mem::take(&mut model.named);
-    let by_region = group_by_region(&world, &named);
-    let mut fixed: BTreeMap<u64, u64> = BTreeMap::new();
-    let mut units = BTreeSet::new();
-    for (base, weights) in by_region {
-        match base.and_then(|base| unit_for(&mut world, id, base, &weights)) {
-            Some(unit) => {
-                units.insert(unit);
-            }
-            None => fixed.extend(weights.iter().map(|weight| (weight.address, weight.bytes))),
-        }
-    }
+    let Grouped { units, fixed_bytes } = grouping::group(&mut world, id, &named);
     let held = held_units(&world, id, &units, &named);
     let place =
         units.iter().next().and_then(|&unit| world.unit(unit)).map(|unit| (unit.device, unit.context));
     if let Some(model) = world.models.get_mut(&id) {
         model.units = units.into_iter().collect();
-        model.fixed_bytes = fixed.values().sum();
+        model.fixed_bytes = fixed_bytes;
         model.held = held;
         model.named = named;
         if let Some((device, context)) = place {
@@ -210,95 +194,6 @@ fn prepare_host_memory(world: &World, id: ModelId) {
 /// Bytes of a ring, before there is a plan.
 const RING_GUESS: u64 = 512 << 20;
 
-fn group_by_region(world: &World, named: &[Named]) -> BTreeMap<Option<u64>, Vec<Named>> {
-    let mut groups: BTreeMap<Option<u64>, Vec<Named>> = BTreeMap::new();
-    for weight in named {
-        let region = world
-            .region_of(weight.address)
-            .filter(|region| weight.address + weight.bytes <= region.base + region.pages() * PAGE);
-        groups.entry(region.map(|region| region.base)).or_default().push(weight.clone());
-    }
-    groups
-}
-
-/// The unit of the weights of one region: an existing one, or a new one if they cover enough of their pages. None if they cannot be a unit.
-fn unit_for(world: &mut World, model: ModelId, region: u64, weights: &[Named]) -> Option<UnitId> {
-    let owners = &world.models.get(&model)?.owners;
-    let members: Vec<Member> = weights
-        .iter()
-        .map(|weight| Member {
-            model,
-            owner: weight.owner,
-            trap: owners.get(&weight.owner).map_or(-1, |owner| owner.trap),
-            name: weight.name.clone(),
-            address: weight.address,
-            bytes: weight.bytes,
-        })
-        .collect();
-    let holders: Vec<Holder> =
-        members.iter().map(|m| Holder { model, owner: m.owner, trap: m.trap }).collect();
-    let excluded = weights.iter().any(|weight| weight.flags & MAY_STREAM == 0);
-    let hold = weights.iter().any(|weight| weight.flags & INDIRECT != 0);
-    let first = weights.iter().map(|w| w.address).min()? / PAGE * PAGE;
-    let end = weights.iter().map(|w| w.address + w.bytes).max()?.next_multiple_of(PAGE);
-    let pages = world.regions.get(&region)?.pages();
-    let existing = world.units_in(region, pages).into_iter().next();
-    let id = match existing {
-        Some(id) => {
-            let unit = world.unit_mut(id)?;
-            unit.members.extend(members);
-            unit.hold |= hold;
-            // It may be in the ring already.
-            if hold
-                && let Some(ring) = ring_of(unit.device).as_mut()
-                && let Some(streamed) = ring.unit_mut(id)
-            {
-                streamed.hold = true;
-            }
-            id
-        }
-        None => {
-            let region = world.regions.get(&region)?;
-            let stay = region.stay.or(excluded.then_some(StayReason::Excluded));
-            // What lies behind the allocation's end is nobody's.
-            if covered(weights) < MIN_COVER * (end.min(region.base + region.bytes) - first) as f64 {
-                return None;
-            }
-            let id = UnitId(world.units.len() as u32);
-            let unit = Unit {
-                id,
-                device: region.device,
-                context: region.context,
-                base: first,
-                pages: (end - first) / PAGE,
-                members,
-                hold,
-                stay,
-                state: UnitState::Learning,
-                streamed: 0,
-            };
-            arena()?.set_meaning(unit.base, unit.pages, Meaning::Learning(id));
-            world.units.push(unit);
-            id
-        }
-    };
-    learn::recorder(|recorder| recorder.add_holders(id, holders));
-    Some(id)
-}
-
-/// Bytes that at least one of the weights covers.
-fn covered(weights: &[Named]) -> f64 {
-    let mut ranges: Vec<(u64, u64)> = weights.iter().map(|w| (w.address, w.address + w.bytes)).collect();
-    ranges.sort_unstable();
-    let mut reached = 0;
-    let mut bytes = 0;
-    for (start, end) in ranges {
-        bytes += end.saturating_sub(start.max(reached));
-        reached = reached.max(end);
-    }
-    bytes as f64
-}
-
 fn held_units(
     world: &World,
     model: ModelId,
@@ -332,20 +227,5 @@ fn note_lent(world: &mut World, id: ModelId) {
                 model.lent.push(unit);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn weight(address: u64, bytes: u64) -> Named {
-        Named { name: String::new(), address, bytes, owner: 0, flags: MAY_STREAM }
-    }
-
-    #[test]
-    fn tied_and_overlapping_weights_are_counted_once() {
-        let weights = [weight(0, 100), weight(0, 100), weight(50, 100), weight(400, 10)];
-        assert_eq!(covered(&weights), 160.0);
     }
 }

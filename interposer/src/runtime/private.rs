@@ -119,7 +119,7 @@ pub(crate) fn let_go(id: UnitId, why: Why, still: impl FnOnce(&Unit) -> bool) ->
     if let Some(unit) = world.unit_mut(id) {
         unit.state = UnitState::Gone;
         if let Some(arena) = arena() {
-            arena.set_meaning(unit.base, unit.pages, Meaning::Nothing);
+            unit.mean(arena, Meaning::Nothing);
         }
     }
     for model in world.models.values_mut() {
@@ -263,7 +263,7 @@ fn hand_over(world: &mut World, id: UnitId, address: u64, handles: Vec<Handle>) 
     {
         unit.state = UnitState::Resident;
         unit.streamed = 0;
-        arena.set_meaning(unit.base, unit.pages, Meaning::Nothing);
+        unit.mean(arena, Meaning::Nothing);
     }
     if let Some(region) = world.region_of_mut(address) {
         for (slot, handle) in region.handles_from_mut(address).zip(handles) {

@@ -84,7 +84,10 @@ impl Reader {
     /// In the current context.
     pub(super) fn open() -> Option<Reader> {
         let context = context::current().ok().filter(|context| !context.is_none())?;
-        let piece = shadow::make(&[Wanted { prefix: 0, pages: PIECE }], Touched::default()).ok()?.pop()?;
+        let piece =
+            shadow::make(&[Wanted { prefix: 0, pages: PIECE, hangs_over: false }], Touched::default())
+                .ok()?
+                .pop()?;
         let made = stream::create_nonblocking().and_then(|on| Ok((on, event::create(false)?)));
         match made {
             Ok((on, done)) => Some(Reader { context, on, done, piece }),

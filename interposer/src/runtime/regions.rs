@@ -1,6 +1,8 @@
 //! Managed regions: the program's large allocations, made of pages of 2 MiB at addresses of the arena.
 //! What lies in them, and whether some of their pages belong to the ring, is `world`'s and `switch`'s matter.
 
+use std::collections::BTreeMap;
+
 use crate::ffi::context::Context;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::types::CUresult;
@@ -24,8 +26,8 @@ pub(crate) struct Region {
     pub(crate) handles: Vec<Option<Handle>>,
     /// Second mappings of its pages, as (address, bytes): the beginnings of views.
     pub(crate) views: Vec<(u64, u64)>,
-    /// Why a unit in it must stay, if something happened before there was a unit.
-    pub(crate) stay: Option<StayReason>,
+    /// Addresses of pages on which something must stay, whatever unit comes to lie there, with the reason.
+    pub(crate) kept: BTreeMap<u64, StayReason>,
     /// A launch in a forward showed it while it lay in host memory, and nobody had named it.
     pub(crate) shown: bool,
 }
@@ -63,8 +65,16 @@ impl Region {
             return Err(CudaError(CUresult::CUDA_ERROR_OUT_OF_MEMORY));
         };
         let handles = Vec::with_capacity(count as usize);
-        let mut region =
-            Region { base, bytes, device, context, handles, views: Vec::new(), stay: None, shown: false };
+        let mut region = Region {
+            base,
+            bytes,
+            device,
+            context,
+            handles,
+            views: Vec::new(),
+            kept: BTreeMap::new(),
+            shown: false,
+        };
         match region.map_all(count, next) {
             Ok(()) => Ok(region),
             Err(error) => {

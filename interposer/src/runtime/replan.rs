@@ -96,7 +96,7 @@ fn set_meanings(world: &World, units: &[UnitId], meaning: impl Fn(UnitId) -> Mea
     let Some(arena) = arena() else { return };
     let resident =
         units.iter().filter_map(|&id| world.unit(id)).filter(|unit| unit.state == UnitState::Resident);
-    resident.for_each(|unit| arena.set_meaning(unit.base, unit.pages, meaning(unit.id)));
+    resident.for_each(|unit| unit.mean(arena, meaning(unit.id)));
 }
 
 /// The pass shows nothing that counts.

@@ -29,7 +29,10 @@ pub(crate) fn pinned_bytes() -> u64 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shadow {
     start: usize,
+    /// Bytes of the streamed pages.
     bytes: u64,
+    /// Bytes behind them for what hangs over: a page, or none.
+    behind: u64,
     /// Address that stands for the unit's first page in launches that must not see the ring: prefix, then shadow. None if it could not be had.
     pub(crate) view: Option<u64>,
     /// Bytes of addresses in front of it that belong to it, where it is made of the driver's host pages; none where it is registered memory.
@@ -61,11 +64,23 @@ impl Shadow {
     /// A shadow of memory that somebody else holds, for tests.
     #[cfg(test)]
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        Self::registered(bytes.as_ptr().expose_provenance(), bytes.len() as u64, None)
+        Self::registered(bytes.as_ptr().expose_provenance(), (bytes.len() as u64, 0), None)
     }
 
-    fn registered(start: usize, bytes: u64, view: Option<u64>) -> Self {
-        Self { start, bytes, view, of_pages: None, chunk: CHUNK }
+    fn registered(start: usize, (bytes, behind): (u64, u64), view: Option<u64>) -> Self {
+        Self { start, bytes, behind, view, of_pages: None, chunk: CHUNK }
+    }
+
+    /// Bytes of its memory.
+    fn all(&self) -> u64 {
+        self.bytes + self.behind
+    }
+
+    /// The `bytes` bytes that hang over, behind those of the streamed pages, as (offset, bytes, address). None where it has no room for them, as host pages do not.
+    pub(super) fn overhang(&self, bytes: u64) -> Option<(u64, u64, *const u8)> {
+        let at = self.start + self.bytes as usize;
+        (0 < bytes && bytes <= self.behind)
+            .then(|| (self.bytes, bytes, std::ptr::with_exposed_provenance(at)))
     }
 
     /// A shadow of these host pages, which are mapped behind `before` bytes of the reservation at `reserved`. They stay whoever's they are. `whole`: one copy may
@@ -77,7 +92,7 @@ impl Shadow {
         let lent = pages.iter().map(|&page| (page, false)).collect();
         pages_of_shadows().insert(start, lent);
         let chunk = if whole { CHUNK } else { PAGE };
-        Self { start, bytes, view: Some(reserved), of_pages: Some(before), chunk }
+        Self { start, bytes, behind: 0, view: Some(reserved), of_pages: Some(before), chunk }
     }
 
     /// Those of these pages that it is made of are its own from now on; returns the others.
@@ -118,7 +133,7 @@ impl Shadow {
         release(pages.into_iter().filter_map(|(page, own)| own.then_some(page)));
     }
 
-    /// Copies the last `bytes` bytes to the end of another shadow. Whoever asks must know that nobody uses those bytes there, and that what is written here
+    /// Copies the last `bytes` bytes of its pages to the end of another shadow. Whoever asks must know that nobody uses those bytes there, and that what is written here
     /// meanwhile does not count.
     pub(crate) fn copy_end_to(&self, other: &Shadow, bytes: u64) {
         let bytes = bytes.min(self.bytes).min(other.bytes);
@@ -130,7 +145,7 @@ impl Shadow {
 
     /// The whole shadow. Whoever reads must know that nobody writes meanwhile.
     pub(crate) fn bytes(&self) -> (*const u8, usize) {
-        (std::ptr::with_exposed_provenance(self.start), self.bytes as usize)
+        (std::ptr::with_exposed_provenance(self.start), self.all() as usize)
     }
 }
 
@@ -142,11 +157,24 @@ fn pages_of_shadows() -> MutexGuard<'static, PagesOfShadows> {
     PAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What a unit needs: `prefix` pages of view in front of `pages` pages of shadow.
+/// What a unit needs: `prefix` pages of view in front of `pages` pages of shadow, and one more page where its last weight hangs over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) prefix: u64,
     pub(crate) pages: u64,
+    pub(crate) hangs_over: bool,
+}
+
+impl Wanted {
+    fn bytes(&self) -> (u64, u64) {
+        (self.pages * PAGE, if self.hangs_over { PAGE } else { 0 })
+    }
+
+    /// Host memory that it takes.
+    pub(super) fn all(&self) -> u64 {
+        let (pages, behind) = self.bytes();
+        pages + behind
+    }
 }
 
 /// Makes pinned, touched shadows for all units, or nothing; out of memory that was touched ahead as far as there is any.
@@ -156,14 +184,13 @@ pub(crate) struct Wanted {
 pub(super) fn make(wanted: &[Wanted], ahead: Touched) -> Result<Vec<Shadow>, String> {
     let mut made = Made { shadows: Vec::with_capacity(wanted.len()), pinned: Vec::new() };
     // All prefixes get their addresses before anything is pinned: next to pinned memory the driver may refuse them.
-    let opened: Vec<_> =
-        wanted.iter().map(|want| views::open(want.prefix * PAGE, want.pages * PAGE)).collect();
+    let opened: Vec<_> = wanted.iter().map(|want| views::open(want.prefix * PAGE, want.all())).collect();
     for (want, opened) in wanted.iter().zip(opened) {
-        made.shadows.push(place(want.prefix * PAGE, opened, want.pages * PAGE)?);
+        made.shadows.push(place(want.prefix * PAGE, opened, want.bytes())?);
     }
     fault_in(&made.shadows, ahead);
     for shadow in made.shadows.clone() {
-        for (_, bytes, start) in shadow.pieces(0, shadow.bytes) {
+        for (_, bytes, start) in shadow.pieces(0, shadow.all()) {
             // SAFETY: the memory is ours and stays mapped until it is unregistered or the process ends.
             unsafe { host::register(start.cast_mut(), bytes as usize) }.map_err(|error| {
                 format!("pinning {} MiB of host memory was refused: {error}", bytes >> 20)
@@ -183,7 +210,7 @@ pub(crate) fn give_back(shadows: Vec<Shadow>) {
     for shadow in of_pages {
         shadow.unmap_pages(shadow.of_pages.unwrap_or(0));
     }
-    let pieces = shadows.iter().flat_map(|shadow| shadow.pieces(0, shadow.bytes));
+    let pieces = shadows.iter().flat_map(|shadow| shadow.pieces(0, shadow.all()));
     let pinned = pieces.map(|(_, bytes, start)| (start.expose_provenance(), bytes)).collect();
     drop(Made { shadows, pinned });
 }
@@ -203,23 +230,24 @@ impl Drop for Made {
         for shadow in &self.shadows {
             let start = std::ptr::with_exposed_provenance_mut(shadow.start);
             // SAFETY: the shadow's memory is ours, and nobody was told of it.
-            let _ = unsafe { libc::munmap(start, shadow.bytes as usize) };
+            let _ = unsafe { libc::munmap(start, shadow.all() as usize) };
         }
     }
 }
 
 /// One shadow: directly behind its prefix's addresses, if there are any; anywhere, and without a view of a prefix, if these cannot be had.
-fn place(prefix: u64, behind: Option<Opened>, bytes: u64) -> Result<Shadow, String> {
+fn place(prefix: u64, opened: Option<Opened>, wanted: (u64, u64)) -> Result<Shadow, String> {
+    let bytes = wanted.0 + wanted.1;
     let refused = || format!("no {} MiB of host memory: {}", bytes >> 20, std::io::Error::last_os_error());
-    if let Some(opened) = behind {
+    if let Some(opened) = opened {
         // The range is ours, and holds nothing: replacing it is right.
         match map(opened.end, bytes, libc::MAP_FIXED) {
-            Some(start) => return Ok(Shadow::registered(start, bytes, Some(start as u64 - prefix))),
+            Some(start) => return Ok(Shadow::registered(start, wanted, Some(start as u64 - prefix))),
             None => opened.give_back(),
         }
     }
     let start = map(0, bytes, 0).ok_or_else(refused)?;
-    Ok(Shadow::registered(start, bytes, (prefix == 0).then_some(start as u64)))
+    Ok(Shadow::registered(start, wanted, (prefix == 0).then_some(start as u64)))
 }
 
 /// Anonymous memory at an address, or anywhere for 0, with huge pages where the kernel has them.
@@ -244,9 +272,9 @@ fn fault_in(shadows: &[Shadow], mut touched: Touched) {
     const STEP: u64 = 32 << 20;
     let mut steps: Vec<(usize, usize)> = Vec::new();
     for shadow in shadows {
-        let ready = touched.move_to(shadow.start, shadow.bytes as usize) as u64;
-        let rest = (ready..shadow.bytes).step_by(STEP as usize);
-        steps.extend(rest.map(|at| (shadow.start + at as usize, STEP.min(shadow.bytes - at) as usize)));
+        let ready = touched.move_to(shadow.start, shadow.all() as usize) as u64;
+        let rest = (ready..shadow.all()).step_by(STEP as usize);
+        steps.extend(rest.map(|at| (shadow.start + at as usize, STEP.min(shadow.all() - at) as usize)));
     }
     let next = AtomicUsize::new(0);
     let work = || {
@@ -302,7 +330,7 @@ mod tests {
 
     #[test]
     fn no_piece_of_a_shadow_crosses_a_registration() {
-        let shadow = Shadow::registered(1 << 40, 3 * CHUNK, None);
+        let shadow = Shadow::registered(1 << 40, (3 * CHUNK, 0), None);
         let pieces: Vec<_> =
             shadow.pieces(CHUNK - PAGE, CHUNK + 2 * PAGE).map(|(offset, bytes, _)| (offset, bytes)).collect();
         assert_eq!(pieces, [(CHUNK - PAGE, PAGE), (CHUNK, CHUNK), (2 * CHUNK, PAGE)]);

@@ -35,6 +35,10 @@ pub(crate) struct StreamedUnit {
     pub(crate) address: u64,
     /// Streamed pages.
     pub(crate) pages: u64,
+    /// Bytes of its last weight on the page behind them, which is private: launches that are pointed at the view find a copy of them there.
+    pub(crate) overhang: u64,
+    /// That copy may have been written: it goes to the page when the unit is copied in.
+    pub(crate) overhang_written: bool,
     pub(crate) shadow: Shadow,
     /// First ring page of its run.
     pub(crate) ring_start: u64,
@@ -261,6 +265,7 @@ impl Streaming {
         }
         self.perform();
         if free {
+            self.settle_overhang(unit, CopyStream::Demand)?;
             stream::synchronize(self.gpu.copies[CopyStream::Demand as usize])?;
             if let Some(check) = &mut self.check {
                 check.audit().waited_for(CopyStream::Demand);
@@ -290,6 +295,17 @@ impl Streaming {
         if looked.is_err() {
             check.look_once_more();
         }
+    }
+
+    /// What hangs over comes back to its page, if it was written at the shadow.
+    fn settle_overhang(&mut self, unit: UnitId, on: CopyStream) -> CudaResult<()> {
+        let on = self.gpu.copies[on as usize];
+        let Some(unit) = self.unit_mut(unit).filter(|unit| unit.overhang_written) else { return Ok(()) };
+        unit.overhang_written = false;
+        unit.shadow.overhang(unit.overhang).map_or(Ok(()), |(offset, bytes, host)| {
+            // SAFETY: as in `copy_in`.
+            unsafe { copy::to_device_async(unit.address + offset, host, bytes as usize, on) }
+        })
     }
 
     /// Waits for both copy streams.
@@ -439,6 +455,9 @@ impl Streaming {
             return Ok(());
         }
         self.bytes_in += pages * PAGE;
+        if self.unit(unit).is_some_and(|unit| first + pages == unit.pages) {
+            self.settle_overhang(unit, copy)?;
+        }
         #[cfg(feature = "seeded-faults")]
         if seeds::is(Seed::ShadowChanged)
             && let Some(unit) = self.unit(unit)
@@ -467,11 +486,15 @@ impl Streaming {
         if first == 0 {
             verify::before_write_back(unit, on);
         }
-        unit.shadow.pieces(first * PAGE, pages * PAGE).try_for_each(|(offset, bytes, host)| {
-            // SAFETY: as in `copy_in`; the protocol keeps everybody else from these bytes meanwhile.
-            unsafe { copy::to_host_async(host.cast_mut(), unit.address + offset, bytes as usize, on) }
-        })?;
-        if first + pages == unit.pages {
+        let is_last = first + pages == unit.pages;
+        let overhang = unit.shadow.overhang(unit.overhang).filter(|_| is_last);
+        unit.shadow.pieces(first * PAGE, pages * PAGE).chain(overhang).try_for_each(
+            |(offset, bytes, host)| {
+                // SAFETY: as in `copy_in`; the protocol keeps everybody else from these bytes meanwhile.
+                unsafe { copy::to_host_async(host.cast_mut(), unit.address + offset, bytes as usize, on) }
+            },
+        )?;
+        if is_last {
             verify::after_write_back(context, device, id, unit, on);
         }
         match &mut self.check {

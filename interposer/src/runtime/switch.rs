@@ -272,7 +272,7 @@ pub(super) fn settle_units(world: &mut World, units: &[UnitId]) {
         };
         unit.state = UnitState::Resident;
         if let Some(arena) = arena() {
-            arena.set_meaning(unit.base, unit.pages, Meaning::Nothing);
+            unit.mean(arena, Meaning::Nothing);
         }
     }
 }
@@ -312,7 +312,8 @@ fn put_in_force(
 fn make_shadows(request: &Request, moves: &[Move], ahead: Touched) -> Result<Vec<Shadow>, String> {
     let of_pages = |m: &Move| request.early || m.outside_pages() < m.pages;
     let to_pin = moves.iter().filter(|m| !of_pages(m));
-    let wanted: Vec<Wanted> = to_pin.map(|m| Wanted { prefix: m.prefix(), pages: m.pages }).collect();
+    let wanted: Vec<Wanted> =
+        to_pin.map(|m| Wanted { prefix: m.prefix(), pages: m.pages, hangs_over: m.overhang > 0 }).collect();
     let mut pinned = shadow::make(&wanted, ahead)?.into_iter();
     let mut shadows = Vec::with_capacity(moves.len());
     for m in moves {
@@ -356,6 +357,7 @@ fn moves_of(request: &Request, plan: &Plan) -> Vec<Move> {
             pages: run.pages,
             ring_start: run.start,
             hold: unit.hold,
+            overhang: unit.overhang,
             outside: hosted::runs(&world, address, run.pages, false),
         })
     };

@@ -200,6 +200,7 @@ pub(crate) fn before_redirect(unit: &mut StreamedUnit) -> Option<u64> {
     let before = unit.ledger.current();
     unit.ledger.writes += 1;
     unit.ledger.unmarked += 1;
+    unit.overhang_written = unit.overhang > 0;
     before
 }
 

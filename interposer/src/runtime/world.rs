@@ -38,7 +38,7 @@ pub(crate) enum UnitState {
     Gone,
 }
 
-/// What may be streamed as a whole: the pages of one weight, or of all weights of one region.
+/// What may be streamed as a whole: the pages of one weight, or of several that lie side by side.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub(crate) id: UnitId,
@@ -46,7 +46,13 @@ pub(crate) struct Unit {
     pub(crate) context: Context,
     /// Address of its first page.
     pub(crate) base: u64,
+    /// Address from which on its first page is its own.
+    pub(crate) from: u64,
     pub(crate) pages: u64,
+    /// Pages at its beginning that others have bytes on, and that are therefore never streamed: 0 or 1.
+    pub(crate) shared: u64,
+    /// Bytes of its last weight on the page behind its last one: they stay where they are.
+    pub(crate) overhang: u64,
     pub(crate) members: Vec<Member>,
     /// May be read through pointers in memory: held for its owner's whole forward.
     pub(crate) hold: bool,
@@ -64,8 +70,30 @@ impl Unit {
 
     /// It as the planner sees it.
     pub(crate) fn info(&self, splittable: bool, stay: Option<StayReason>) -> UnitInfo {
-        let bytes = self.bytes().min(self.pages * PAGE);
-        UnitInfo { id: self.id, name: self.name(), bytes, pages: self.pages, splittable, stay }
+        // A shared page counts whole, as it does in what is held.
+        let whole = self.pages * PAGE;
+        let bytes = if self.shared > 0 { whole } else { self.bytes().min(whole) };
+        UnitInfo { id: self.id, name: self.name(), bytes, pages: self.may_move(), splittable, stay }
+    }
+
+    /// Pages at its end that can be streamed.
+    pub(crate) fn may_move(&self) -> u64 {
+        self.pages - self.shared
+    }
+
+    /// Says what its addresses mean to launches. What lies before its first weight on its first page is not its own.
+    pub(crate) fn mean(&self, arena: &Arena, meaning: Meaning) {
+        let first = self.base + PAGE;
+        arena.set_meaning(first, self.pages.saturating_sub(1), meaning);
+        arena.set_meaning_from(self.from, meaning);
+        if self.overhang > 0 {
+            arena.set_beginning(self.base + self.pages * PAGE, self.overhang, meaning);
+        }
+    }
+
+    /// Address behind its last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.base + self.pages * PAGE + self.overhang
     }
 
     /// What the report calls it.
@@ -134,18 +162,18 @@ impl World {
 
     /// What lies at the address stays where it is, also what is no weight yet, or a resident one. False if the address means something else by now: what is
     /// resident may have been put into a ring meanwhile.
-    pub(crate) fn keep_region(
-        &mut self,
-        arena: &Arena,
-        address: u64,
-        meaning: Meaning,
-        reason: StayReason,
-    ) -> bool {
-        let still = arena.meaning(address) == meaning;
-        if let Some(region) = self.region_of_mut(address).filter(|_| still) {
-            region.stay = Some(reason);
+    pub(crate) fn keep(&mut self, arena: &Arena, address: u64, meaning: Meaning, reason: StayReason) -> bool {
+        if arena.meaning(address) != meaning {
+            return false;
         }
-        still
+        let here =
+            |unit: &&mut Unit| unit.state != UnitState::Gone && unit.from <= address && address < unit.end();
+        if let Some(unit) = self.units.iter_mut().find(here) {
+            unit.stay = Some(reason);
+        } else if let Some(region) = self.region_of_mut(address) {
+            region.kept.insert(address / PAGE * PAGE, reason);
+        }
+        true
     }
 
     /// The unit of this number.
@@ -163,6 +191,24 @@ impl World {
         let end = base + pages * PAGE;
         let inside = |u: &&Unit| u.state != UnitState::Gone && u.base >= base && u.base < end;
         self.units.iter().filter(inside).map(|u| u.id).collect()
+    }
+
+    /// Runs of a region's pages, as (address, count), that no living unit lies on.
+    pub(crate) fn gaps(&self, base: u64, pages: u64) -> Vec<(u64, u64)> {
+        let units = self.units_in(base, pages).into_iter().filter_map(|id| self.unit(id));
+        let mut taken: Vec<(u64, u64)> =
+            units.map(|unit| (unit.base, unit.base + unit.pages * PAGE)).collect();
+        taken.sort_unstable();
+        taken.push((base + pages * PAGE, 0));
+        let mut at = base;
+        let mut gaps = Vec::new();
+        for (start, end) in taken {
+            if start > at {
+                gaps.push((at, (start - at) / PAGE));
+            }
+            at = at.max(end);
+        }
+        gaps
     }
 
     /// GPU bytes of weights on a device that only they hold: whole units' private pages, and weights outside units.

@@ -77,11 +77,10 @@ impl Model {
     pub(crate) fn make(stage: &Stage, dice: &mut Dice, plan: Plan) -> Result<Self, Failure> {
         let mut weights = Vec::new();
         let mut owners: Vec<Owner> = Vec::new();
-        let regions = dice.between(3, 7);
-        for _ in 0..regions {
+        for _ in 0..dice.between(3, 7) {
             let first = weights.len();
             let indirect = dice.chance(15);
-            add_region(stage, dice, &mut weights, indirect)?;
+            add_weights(stage, dice, &mut weights, indirect);
             let added = first..weights.len();
             if indirect || dice.chance(30) {
                 owners.push(Owner { weights: added.collect(), trap: -1, indirect });
@@ -89,6 +88,7 @@ impl Model {
                 owners.extend(added.map(|weight| Owner { weights: vec![weight], trap: -1, indirect: false }));
             }
         }
+        place(stage, dice, &mut weights)?;
         // A tie: one more owner of a weight that has one.
         if dice.chance(40) {
             owners.push(Owner { weights: vec![dice.index(weights.len())], trap: -1, indirect: false });
@@ -202,13 +202,8 @@ impl Model {
     }
 }
 
-/// One allocation with one weight, or several side by side.
-fn add_region(
-    stage: &Stage,
-    dice: &mut Dice,
-    weights: &mut Vec<Weight>,
-    indirect: bool,
-) -> Result<(), Failure> {
+/// Weights that one allocation will hold: one, or several side by side. Their addresses are still 0, and `region` is the number of the first of them.
+fn add_weights(stage: &Stage, dice: &mut Dice, weights: &mut Vec<Weight>, indirect: bool) {
     let unit = if stage.large { 10 << 20 } else { 1 << 20 };
     let count = if indirect {
         dice.between(2, 3)
@@ -222,17 +217,36 @@ fn add_region(
         (unit + dice.below(most)) / count / 512 * 512 + 512
     };
     let same = size(dice);
-    let sizes: Vec<u64> = (0..count).map(|_| if indirect { same } else { size(dice) }).collect();
-    // A hole at the end, as an allocator leaves one.
-    let hole = if dice.chance(20) { dice.below(3 << 20) / 512 * 512 } else { 0 };
-    let total = sizes.iter().sum::<u64>() + hole;
-    let region = stage.gpu.alloc(total as usize)?;
     let excluded = dice.chance(10);
-    let mut address = region;
-    for bytes in sizes {
-        let parts = parts_of(dice, address, bytes, indirect);
-        weights.push(Weight { address, bytes, parts, region, excluded, indirect });
-        address += bytes;
+    let region = weights.len() as u64;
+    for _ in 0..count {
+        let bytes = if indirect { same } else { size(dice) };
+        weights.push(Weight { address: 0, bytes, parts: Vec::new(), region, excluded, indirect });
+    }
+}
+
+/// Gives weights their memory: an allocation for each region, or one for all, as a loader leaves it that asks for everything at once.
+fn place(stage: &Stage, dice: &mut Dice, weights: &mut [Weight]) -> Result<(), Failure> {
+    let pooled = dice.chance(30);
+    if pooled {
+        weights.iter_mut().for_each(|weight| weight.region = 0);
+    }
+    for together in weights.chunk_by_mut(|a, b| a.region == b.region) {
+        // Holes, as an allocator leaves them: at the end, and in a pool also between weights.
+        let hole = |dice: &mut Dice, percent| {
+            if dice.chance(percent) { dice.below(3 << 20) / 512 * 512 } else { 0 }
+        };
+        let between: Vec<u64> = together.iter().map(|_| if pooled { hole(dice, 15) } else { 0 }).collect();
+        let end = hole(dice, 20) + if pooled && dice.chance(50) { 64 << 20 } else { 0 };
+        let bytes = together.iter().map(|weight| weight.bytes).chain(between.iter().copied()).sum::<u64>();
+        let region = stage.gpu.alloc((bytes + end) as usize)?;
+        let mut address = region;
+        for (weight, hole) in together.iter_mut().zip(between) {
+            address += hole;
+            (weight.address, weight.region) = (address, region);
+            weight.parts = parts_of(dice, address, weight.bytes, weight.indirect);
+            address += weight.bytes;
+        }
     }
     Ok(())
 }

@@ -52,15 +52,20 @@ impl Scene {
 
     /// The same on a device that is open already.
     pub(crate) fn on(gpu: Gpu, count: u64, pages: u64, flags: u32) -> Result<Self, Failure> {
-        let (main, other, event) = (gpu.stream()?, gpu.stream()?, gpu.event()?);
-        let (counter, array) = (gpu.alloc(8)?, gpu.alloc(64)?);
-        gpu.upload(counter, &[0; 8])?;
         let bytes = pages * PAGE as u64;
         let mut weights = Vec::new();
         for seed in 1..=count {
             let address = gpu.alloc(bytes as usize)?;
             weights.push(Weight { address, bytes, seed, flags });
         }
+        Self::of(gpu, weights)
+    }
+
+    /// These weights, wherever they lie, filled and named.
+    pub(crate) fn of(gpu: Gpu, weights: Vec<Weight>) -> Result<Self, Failure> {
+        let (main, other, event) = (gpu.stream()?, gpu.stream()?, gpu.event()?);
+        let (counter, array) = (gpu.alloc(8)?, gpu.alloc(64)?);
+        gpu.upload(counter, &[0; 8])?;
         let mut scene = Self { gpu, ft: Ft::find(), model: 0, weights, main, other, event, counter, array };
         for weight in scene.weights.clone() {
             scene.launch("fill", &[weight.address, weight.bytes, weight.seed])?;
@@ -198,6 +203,12 @@ impl Scene {
         }
         self.say_counters();
         Ok(wrong + self.gpu.word(self.counter)?)
+    }
+
+    /// One of the ring's counters.
+    pub(crate) fn counted(&self, key: &str) -> u64 {
+        let report = self.ft.as_ref().and_then(Ft::report).unwrap_or_default();
+        report["counters"][key].as_u64().unwrap_or(0)
     }
 
     /// What the ring counted, for tests that want to know that something happened.

@@ -89,7 +89,7 @@ impl RingCheck {
         if ring.is_empty() {
             return;
         }
-        let wanted = [Wanted { prefix: 0, pages: self.chunk_pages }; 2];
+        let wanted = [Wanted { prefix: 0, pages: self.chunk_pages, hangs_over: false }; 2];
         match shadow::make(&wanted, Touched::default()) {
             Ok(scratch) => self.scratch = scratch,
             Err(error) => log::warning!("check: ring pages are not compared with shadows: {error}"),

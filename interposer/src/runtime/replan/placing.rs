@@ -56,6 +56,8 @@ pub(super) struct Target {
     /// First page of its run in the new ring.
     pub(super) ring_start: u64,
     pub(super) hold: bool,
+    /// Bytes of its last weight on the page behind.
+    pub(super) overhang: u64,
     /// Where its streamed bytes will lie, if another part of it is streamed then.
     pub(super) shadow: Option<Shadow>,
     /// What is in that shadow already was copied when the old one had seen so many writes.
@@ -254,6 +256,7 @@ pub(super) fn targets(asked: &Asked, made: &Plan) -> Vec<Target> {
             after,
             ring_start: run.map_or(0, |run| run.start),
             hold: unit.hold,
+            overhang: unit.overhang,
             shadow: None,
             copied_at: None,
         };
@@ -316,9 +319,13 @@ pub(super) fn make_ready(
     let wanted: Vec<Wanted> = targets
         .iter_mut()
         .filter(changes)
-        .map(|target| Wanted { prefix: target.pages - target.after, pages: target.after })
+        .map(|target| Wanted {
+            prefix: target.pages - target.after,
+            pages: target.after,
+            hangs_over: target.overhang > 0,
+        })
         .collect();
-    switch::check_host_memory(wanted.iter().map(|want| want.pages * PAGE).sum(), 0)?;
+    switch::check_host_memory(wanted.iter().map(Wanted::all).sum(), 0)?;
     let shadows = shadow::make(&wanted, Touched::default())?;
     let chunk = if made.chunk_pages > 0 { made.chunk_pages } else { asked.request.chunk_pages };
     let fresh = match Streaming::new(asked.device, asked.context, made.ring_pages as u32, chunk as u32) {

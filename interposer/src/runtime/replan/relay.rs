@@ -124,6 +124,11 @@ fn bring_bytes(ring: &Streaming, prepared: &Prepared) -> CudaResult<()> {
             // SAFETY: the shadow was made for these bytes, and nobody else knows it yet.
             unsafe { copy::to_host_async(host.cast_mut(), target.tail() + offset, bytes as usize, on) }?;
         }
+        if let Some((_, bytes, host)) = shadow.overhang(target.overhang) {
+            let from = target.base + target.pages * PAGE;
+            // SAFETY: as above.
+            unsafe { copy::to_host_async(host.cast_mut(), from, bytes as usize, on) }?;
+        }
     }
     let stale = |(target, _): &(&Target, Shadow)| {
         ring.unit(target.id).is_some_and(|unit| target.copied_at != Some(unit.ledger.writes()))
@@ -352,6 +357,8 @@ fn placed_anew(
         base: target.base,
         address: target.base + (target.pages - target.after) * PAGE,
         pages: target.after,
+        overhang: target.overhang,
+        overhang_written: false,
         shadow,
         ring_start: target.ring_start,
         hold: target.hold,
@@ -388,5 +395,5 @@ fn note(world: &mut World, arena: &Arena, target: &Target) {
         _ => (UnitState::Streamed, Meaning::Streamed(target.id)),
     };
     unit.state = state;
-    arena.set_meaning(unit.base, unit.pages, meaning);
+    unit.mean(arena, meaning);
 }

@@ -121,9 +121,7 @@ pub(super) fn asked(device: i32, aim: Aim<'_>) -> Option<Asked> {
 
 /// Whether a unit with private pages may come to the ring.
 pub(super) fn may_stream(world: &World, unit: &Unit) -> bool {
-    unit.stay.is_none()
-        && world.region_of(unit.base).is_some_and(|region| region.stay.is_none())
-        && hosted::pages_at(world, unit.base, unit.pages).is_empty()
+    unit.stay.is_none() && hosted::pages_at(world, unit.base, unit.pages).is_empty()
 }
 
 /// Whether no model that holds the unit uses it.

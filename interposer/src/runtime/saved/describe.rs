@@ -75,7 +75,7 @@ struct Places(BTreeMap<u64, (u64, UnitId)>);
 impl Places {
     fn of(world: &World, ids: &[UnitId]) -> Places {
         let living = ids.iter().filter_map(|&id| world.unit(id)).filter(|unit| unit.state != UnitState::Gone);
-        Places(living.map(|unit| (unit.base, (unit.base + unit.pages * PAGE, unit.id))).collect())
+        Places(living.map(|unit| (unit.from, (unit.end(), unit.id))).collect())
     }
 
     fn unit_at(&self, address: u64) -> Option<UnitId> {
@@ -96,7 +96,7 @@ fn outline(world: &World, model: &Model, ids: &[UnitId]) -> Option<SavedModel> {
     let unit = |id: &UnitId| {
         let weights = of_unit.remove(id)?;
         let known = world.unit(*id)?;
-        let (bytes, pages, stay) = (own_bytes(model, &weights), known.pages, known.stay);
+        let (bytes, pages, stay) = (own_bytes(model, &weights), known.may_move(), known.stay);
         Some(SavedUnit { weights, bytes, pages, splittable: false, shown: false, stay })
     };
     let units = ids.iter().map(unit).collect::<Option<Vec<SavedUnit>>>()?;
