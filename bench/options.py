@@ -97,6 +97,12 @@ def command_line() -> argparse.ArgumentParser:
         default=560,
         help="seconds for everything; runs that do not fit are left out and said so",
     )
+    add(
+        "--packages-in",
+        type=Path,
+        metavar="FOLDER",
+        help="copies the installed Python packages there first (a folder in memory), for all runs alike",
+    )
     add("--wheels", type=Path, help="folder with the peers' wheels, which only their own processes see")
     add(
         "--peer-budgets",

@@ -18,6 +18,7 @@ from pathlib import Path
 import child
 import compare
 import measure
+import packages
 import peers
 import program
 import sampler
@@ -86,9 +87,10 @@ class Bench:
 
     def environment(self, mode: str, settings: dict[str, str] | None = None) -> dict[str, str]:
         """The child's environment: the library only for ours, the Python package of the same name only for the peer that it is."""
-        path = wheels.search_path(
-            os.environ.get("PYTHONPATH", ""), self.sites, python_flextensor=mode == "flextensor_py"
-        )
+        inherited = os.environ.get("PYTHONPATH", "")
+        if self.options.packages_in:
+            inherited = f"{packages.copied(self.options.packages_in)}:{inherited}"
+        path = wheels.search_path(inherited, self.sites, python_flextensor=mode == "flextensor_py")
         extra = {"PYTHONPATH": path}
         if mode in peers.PEERS:
             extra.update(peers.PEERS[mode].environment)

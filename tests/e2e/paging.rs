@@ -111,6 +111,12 @@ fn weights_of_one_allocation_stream_each_by_itself() {
 }
 
 #[test]
+fn a_small_weight_on_a_page_of_a_large_one_is_no_use_of_it() {
+    let (outcome, _) = pool("weights of one allocation, the small ones last");
+    assert_eq!(said(&outcome, "uses of a pass"), said(&outcome, "streamed_units"), "{}", outcome.describe());
+}
+
+#[test]
 fn what_lies_beside_weights_of_one_allocation_changes_without_a_copy() {
     let (outcome, _) = pool("weights of one allocation beside what changes");
     let back = |when: &str| said(&outcome, when);

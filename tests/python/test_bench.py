@@ -16,6 +16,7 @@ sys.path.insert(0, str(BENCH))
 import compare  # noqa: E402
 import measure  # noqa: E402
 import options  # noqa: E402
+import packages  # noqa: E402
 import peers  # noqa: E402
 import sampler  # noqa: E402
 import table  # noqa: E402
@@ -432,3 +433,23 @@ def test_a_peer_that_told_nothing_cannot_be_matched_and_that_is_a_failure_of_wha
         tmp_path, library, without_torch, "--modes", "native,accelerate", "--match", "accelerate"
     )
     assert code == 1 and "no run of accelerate has told what it held" in out
+
+
+# --- packages in memory -------------------------------------------------------------
+
+
+def test_packages_are_copied_once_and_large_files_are_linked(tmp_path, monkeypatch):
+    monkeypatch.setattr(packages, "LARGE_BYTES", 10)
+    source = tmp_path / "site"
+    (source / "torch" / "__pycache__").mkdir(parents=True)
+    (source / "torch" / "__init__.py").write_text("x = 1\n")
+    (source / "torch" / "lib.so").write_bytes(b"0" * 10)
+    (source / "torch" / "__pycache__" / "old.pyc").write_text("")
+    target = packages.copied(tmp_path / "memory", source)
+    assert (target / "torch" / "__init__.py").read_text() == "x = 1\n"
+    assert not (target / "torch" / "__init__.py").is_symlink()
+    assert (target / "torch" / "lib.so").resolve() == (source / "torch" / "lib.so").resolve()
+    assert not (target / "torch" / "__pycache__").exists()
+    (source / "torch" / "__init__.py").write_text("x = 2\n")
+    assert packages.copied(tmp_path / "memory", source) == target
+    assert (target / "torch" / "__init__.py").read_text() == "x = 1\n"

@@ -15,22 +15,26 @@ const COUNT: u64 = 30;
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "weights of one allocation" => read_in_order(),
+        "weights of one allocation, the small ones last" => small_ones_last(),
         "weights of one allocation beside what changes" => beside_what_changes(),
         "weights of one allocation that are written" => written(),
         _ => return None,
     })
 }
 
+/// Weights so large that each is streamed by itself.
+const LARGER: u64 = 17 * PAGE as u64 + 512;
+
 /// Large weights with small ones between them, and room for other things at the end.
-fn pool() -> Result<(Scene, Weight), Failure> {
+fn pool(count: u64, large: u64) -> Result<(Scene, Weight), Failure> {
     let mut gpu = Gpu::open()?;
     gpu.load_kernels()?;
-    let total = COUNT * (LARGE + SMALL) + 3 * PAGE as u64;
+    let total = count * (large + SMALL) + 3 * PAGE as u64;
     let base = gpu.alloc(total as usize)?;
     let mut weights = Vec::new();
     let mut address = base;
-    for seed in 1..=COUNT {
-        for (bytes, seed) in [(SMALL, 100 + seed), (LARGE, seed)] {
+    for seed in 1..=count {
+        for (bytes, seed) in [(SMALL, 100 + seed), (large, seed)] {
             weights.push(Weight { address, bytes, seed, flags: MAY_STREAM });
             address += bytes;
         }
@@ -40,7 +44,7 @@ fn pool() -> Result<(Scene, Weight), Failure> {
 }
 
 fn learnt() -> Result<(Scene, Weight), Failure> {
-    let (mut scene, rest) = pool()?;
+    let (mut scene, rest) = pool(COUNT, LARGE)?;
     scene.learn()?;
     Ok((scene, rest))
 }
@@ -50,6 +54,22 @@ fn read_in_order() -> Told {
     for _ in 0..4 {
         scene.pass()?;
     }
+    scene.finish()
+}
+
+/// The small weights lie on pages of the large ones, and are used when these are long gone.
+fn small_ones_last() -> Told {
+    let (mut scene, _) = pool(5, LARGER)?;
+    scene.drop_name();
+    scene.weights.sort_by_key(|weight| weight.bytes == SMALL);
+    scene.name();
+    scene.learn()?;
+    for _ in 0..4 {
+        scene.pass()?;
+    }
+    let before = scene.counted("uses");
+    scene.pass()?;
+    super::say("uses of a pass", scene.counted("uses") - before);
     scene.finish()
 }
 
