@@ -1,5 +1,7 @@
 """Kinds of networks: what people run, in the smallest form that still streams."""
 
+import tempfile
+
 import torch
 import torch.nn.functional as F
 from lab import FORWARDS, INNER, WIDTH, Block, Lab, Skip, Stack, case
@@ -270,6 +272,35 @@ def generate(lab: Lab):
                 output_logits=True,
             )
         yield out.sequences, torch.stack(out.logits)
+
+
+@case(limit_s=150)
+def pretrained(lab: Lab):
+    """from_pretrained() onto the device: the loader asks for all the memory of the model at once, and its weights lie side by side in it."""
+    try:
+        import accelerate  # noqa: F401  (device_map needs it)
+        from transformers import LlamaConfig, LlamaForCausalLM
+    except ImportError:
+        raise Skip("needs transformers and accelerate") from None
+    config = LlamaConfig(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=8,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        vocab_size=8000,
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+        model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map={"": lab.device})
+    lab.own(model)
+    for index in range(FORWARDS):
+        tokens = lab.integers(7998, 2, (24, 5)[index % 2]) + 2
+        with torch.no_grad():
+            yield model(tokens, use_cache=False).logits
 
 
 @case()
