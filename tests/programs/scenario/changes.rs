@@ -247,7 +247,10 @@ fn replans(scene: &Scene) -> (u64, u64) {
 /// Runs passes until a new plan is in force, or for a minute: copies and threads share the cores of a busy machine, where four seconds were not enough.
 fn until_replanned(scene: &Scene, mut pass: impl FnMut() -> Done) -> Done {
     let begun = std::time::Instant::now();
-    while replans(scene) == (0, 0) && begun.elapsed() < std::time::Duration::from_secs(60) {
+    // Where none may come, a second shows it.
+    let off = std::env::var("FT_REPLAN").is_ok_and(|replan| replan == "off");
+    let most = std::time::Duration::from_secs(if off { 1 } else { 60 });
+    while replans(scene) == (0, 0) && begun.elapsed() < most {
         pass()?;
         scene.synchronize()?;
         std::thread::sleep(std::time::Duration::from_millis(2));
