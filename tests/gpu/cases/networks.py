@@ -232,18 +232,14 @@ def tied_embeddings(lab: Lab):
         yield y, model.head.weight is model.embed.weight
 
 
-@case(limit_s=120)
-def generate(lab: Lab):
-    """transformers' generate() with a key-value cache: prefill, then many single tokens."""
-    try:
-        from transformers import LlamaConfig, LlamaForCausalLM
-        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-    except ImportError:
-        raise Skip("needs transformers") from None
-    config = LlamaConfig(
+def llama_config(layers: int, inner: int):
+    """A small Llama that never stops by itself."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
         hidden_size=2048,
-        intermediate_size=5632,
-        num_hidden_layers=6,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
         num_attention_heads=16,
         num_key_value_heads=4,
         vocab_size=8000,
@@ -251,6 +247,17 @@ def generate(lab: Lab):
         eos_token_id=None,
         pad_token_id=0,
     )
+
+
+@case(limit_s=120)
+def generate(lab: Lab):
+    """transformers' generate() with a key-value cache: prefill, then many single tokens."""
+    try:
+        from transformers import LlamaForCausalLM
+        from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    except ImportError:
+        raise Skip("needs transformers") from None
+    config = llama_config(layers=6, inner=5632)
     with torch.device("meta"):
         model = LlamaForCausalLM(config).to(torch.bfloat16)
     model = model.to_empty(device=lab.device)
@@ -279,20 +286,10 @@ def pretrained(lab: Lab):
     """from_pretrained() onto the device: the loader asks for all the memory of the model at once, and its weights lie side by side in it."""
     try:
         import accelerate  # noqa: F401  (device_map needs it)
-        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers import LlamaForCausalLM
     except ImportError:
         raise Skip("needs transformers and accelerate") from None
-    config = LlamaConfig(
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=8,
-        num_attention_heads=16,
-        num_key_value_heads=4,
-        vocab_size=8000,
-        bos_token_id=1,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
+    config = llama_config(layers=8, inner=8192)
     with tempfile.TemporaryDirectory() as folder:
         LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
         model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map={"": lab.device})
