@@ -67,7 +67,7 @@ use flextensor_core::plan::StayReason;
 use flextensor_core::units::{ModelId, UnitId};
 
 use crate::ffi::result::CudaResult;
-use arena::{Meaning, PAGE};
+use arena::Meaning;
 use private::Why;
 use world::{Unit, UnitState, world as lock_world};
 
@@ -225,9 +225,7 @@ pub(crate) fn drop_model(id: ModelId) {
 pub(crate) fn weight_written(address: u64) -> CudaResult<bool> {
     let (id, device) = {
         let world = lock_world();
-        let here = |unit: &&Unit| {
-            unit.state != UnitState::Gone && (unit.base..unit.base + unit.pages * PAGE).contains(&address)
-        };
+        let here = |unit: &&Unit| unit.state != UnitState::Gone && (unit.from..unit.end()).contains(&address);
         let Some(unit) = world.units.iter().find(here) else { return Ok(false) };
         (unit.id, unit.device)
     };
@@ -235,7 +233,10 @@ pub(crate) fn weight_written(address: u64) -> CudaResult<bool> {
         unit.ledger.written = true;
     }
     words::words().retract(id);
-    private::keep(id, StayReason::Written, Why::Written).map(|()| true)
+    let kept = private::keep(id, StayReason::Written, Why::Written);
+    // Again: a check that was under way may have ended between the two.
+    words::words().retract(id);
+    kept.map(|()| true)
 }
 
 /// The weight at this address gets private pages, and is watched no longer. False if no unit lies there.

@@ -149,10 +149,26 @@ impl Arena {
         }
     }
 
+    /// Host pages among these mean nothing from now on; what lies on the others, and before it, stays.
+    pub(crate) fn clear_in_host(&self, address: u64, count: u64) {
+        let first = (address.wrapping_sub(self.base) / PAGE) as usize;
+        for page in self.pages.iter().skip(first).take(count as usize) {
+            let word = page.load(Ordering::Acquire);
+            if Meaning::unpack(word) == Meaning::InHost {
+                page.store(word & BEGINS_OTHERWISE, Ordering::Release);
+            }
+        }
+    }
+
     /// Sets the meaning of the first `bytes` bytes of the page at `address`, and leaves that of the others. The callers hold the world.
     pub(crate) fn set_beginning(&self, address: u64, bytes: u64, meaning: Meaning) {
         let index = (address.wrapping_sub(self.base) / PAGE) as usize;
         if let (Some(page), Some(beginning)) = (self.pages.get(index), self.beginnings.get(index)) {
+            if meaning == Meaning::Nothing {
+                // Whatever comes to lie there next is not hidden by what was.
+                page.fetch_and(!BEGINS_OTHERWISE, Ordering::AcqRel);
+                return;
+            }
             beginning.store(meaning.pack() | bytes << BORDER, Ordering::Release);
             page.fetch_or(BEGINS_OTHERWISE, Ordering::AcqRel);
         }
@@ -215,9 +231,24 @@ mod tests {
     }
 
     #[test]
+    fn host_pages_mean_nothing_any_more_and_weights_beside_them_what_they_did() {
+        let arena = arena_of(4);
+        let unit = Meaning::Streamed(UnitId(1));
+        arena.set_meaning(arena.base, 2, Meaning::InHost);
+        arena.set_beginning(arena.base + PAGE, 512, unit);
+        arena.set_meaning(arena.base + 2 * PAGE, 1, unit);
+        arena.clear_in_host(arena.base, 3);
+        assert_eq!(arena.meaning(arena.base), Meaning::Nothing);
+        assert_eq!(arena.meaning(arena.base + PAGE), unit);
+        assert_eq!(arena.meaning(arena.base + PAGE + 512), Meaning::Nothing);
+        assert_eq!(arena.meaning(arena.base + 2 * PAGE), unit);
+    }
+
+    #[test]
     fn a_page_that_two_weights_share_means_each_of_them_where_it_lies() {
         let arena = arena_of(4);
         let (page, first, second) = (arena.base + PAGE, UnitId(1), UnitId(2));
+        let meaning_of_a_third = Meaning::Streamed(UnitId(3));
         for streamed in [false, true] {
             let meaning = if streamed { Meaning::Streamed } else { Meaning::Learning };
             arena.set_beginning(page, 512, meaning(first));
@@ -231,6 +262,11 @@ mod tests {
         arena.set_meaning_from(page + 1024, Meaning::Nothing);
         assert_eq!(arena.meaning(page + 1024), Meaning::Nothing);
         assert_eq!(arena.meaning(page), Meaning::Streamed(first));
+        // The first weight goes, and another one comes to lie where its end was.
+        arena.set_beginning(page, 512, Meaning::Nothing);
+        arena.set_meaning_from(page, meaning_of_a_third);
+        assert_eq!(arena.meaning(page), meaning_of_a_third);
+        assert_eq!(arena.meaning(page + 511), meaning_of_a_third);
         arena.set_meaning(page, 1, Meaning::Nothing);
         assert_eq!(arena.meaning(page), Meaning::Nothing);
     }

@@ -16,7 +16,7 @@ use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::switch::{Request, settle_units};
 use super::verify::Ledger;
 use super::world::{UnitState, World, world};
-use super::{gate, home, hosted, passes, sums};
+use super::{gate, home, hosted, passes, readout, sums};
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::{self, Stream};
@@ -221,6 +221,8 @@ fn remap(
     let is_new = existing.is_none();
     let mut own: Vec<Vec<Handle>> = Vec::with_capacity(moves.len());
     let ring = Ring { existing, brought: &brought, pages: plan.ring_pages as usize };
+    // Another model that has some of these weights may be looking at them.
+    moves.iter().for_each(|m| readout::leave(m.address, m.pages));
     match onto_ring(world, request.device, ring, moves, &mut own, arrived) {
         Ok(ring) => {
             let kept = if is_new { ring.len() } else { 0 };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use flextensor_core::units::{Bytes, UnitId};
 
-use super::arena::{Arena, Meaning, PAGE};
+use super::arena::{Arena, PAGE};
 use super::hosted::{exchange_pages, pages_at, runs, to_gpu, weight_bytes};
 use super::regions::Region;
 use super::streaming::ring_of;
@@ -50,11 +50,18 @@ fn bring_home_what_fits(world: &mut World, device: i32, budget: Option<u64>, poo
         if units.iter().filter_map(|&id| world.unit(id)).any(|unit| unit.state == UnitState::Learning) {
             continue;
         }
+        // Pages in front of streamed ones lie in views too: where the plan could not bring them home, they stay.
+        let whole = units.iter().filter_map(|&id| world.unit(id)).filter(|unit| unit.streamed == 0);
+        let mut places: Vec<(u64, u64)> = whole.map(|unit| (unit.base, unit.pages)).collect();
+        places.extend(world.gaps(base, pages));
         let used: u64 =
             world.regions.values().filter(|region| region.device == device).map(Region::private_bytes).sum();
-        let wanted = world.regions.get(&base).map_or(0, Region::host_bytes);
+        let in_host = |&(address, pages): &(u64, u64)| pages_at(world, address, pages).len() as u64 * PAGE;
+        let wanted: u64 = places.iter().map(in_host).sum();
         if budget.is_none_or(|budget| used + ring + wanted <= budget) {
-            bring_home(world, device, base, pages, pool);
+            for (address, pages) in places {
+                bring_home(world, device, address, pages, pool);
+            }
         }
     }
 }
@@ -71,11 +78,7 @@ pub(super) fn shown(arena: &Arena, address: u64) {
     }
     let Some(region) = world.region_of_mut(address) else { return };
     region.shown = true;
-    for page in (0..region.pages()).map(|page| region.base + page * PAGE) {
-        if arena.meaning(page) == Meaning::InHost {
-            arena.set_meaning(page, 1, Meaning::Nothing);
-        }
-    }
+    arena.clear_in_host(region.base, region.pages());
     SHOWN.store(true, Ordering::Release);
 }
 
@@ -190,6 +193,7 @@ fn learnt(world: &World, device: i32, wanted: u64) -> (Vec<(u64, u64, Context)>,
             && unit.state == UnitState::Learning
             && unit.stay.is_none()
             && !read.contains(&unit.id)
+            && !world.is_kept(unit.base)
             && pages_at(world, unit.base, unit.pages).is_empty()
     };
     let (mut units, mut bytes) = (Vec::new(), 0);

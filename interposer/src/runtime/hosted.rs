@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use super::arena::{Meaning, PAGE, arena};
+use super::arena::{PAGE, arena};
 use super::exchange::Move;
 use super::overflow::{self, release};
 use super::readout;
@@ -187,8 +187,8 @@ pub(super) fn exchange_pages(
             *slot = Some(handle);
         }
     }
-    if let Some(arena) = arena().filter(|arena| !to_host && arena.meaning(address) == Meaning::InHost) {
-        arena.set_meaning(address, old.len() as u64, Meaning::Nothing);
+    if let Some(arena) = arena().filter(|_| !to_host) {
+        arena.clear_in_host(address, old.len() as u64);
     }
     release(old);
     Ok(())

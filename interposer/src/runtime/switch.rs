@@ -285,7 +285,8 @@ fn put_in_force(
     looked_at: Option<Baseline>,
 ) -> Result<f64, String> {
     let moves = moves_of(request, plan);
-    check_host_memory(moves.iter().map(|m| m.outside_pages() * PAGE).sum(), ahead.left())?;
+    let behind = |m: &exchange::Move| if m.overhang > 0 { PAGE } else { 0 };
+    check_host_memory(moves.iter().map(|m| m.outside_pages() * PAGE + behind(m)).sum(), ahead.left())?;
     // Beside the pinning, which takes longer.
     let rest = looked_at.and_then(|before| before.read_rest(&moves));
     let shadows = make_shadows(request, &moves, ahead)?;

@@ -168,12 +168,22 @@ impl World {
         }
         let here =
             |unit: &&mut Unit| unit.state != UnitState::Gone && unit.from <= address && address < unit.end();
+        let page = address / PAGE * PAGE;
+        let mut on_its_own = false;
         if let Some(unit) = self.units.iter_mut().find(here) {
             unit.stay = Some(reason);
-        } else if let Some(region) = self.region_of_mut(address) {
-            region.kept.insert(address / PAGE * PAGE, reason);
+            on_its_own = page < unit.base + unit.pages * PAGE;
+        }
+        // A page of another unit, or of none: it must not move either.
+        if !on_its_own && let Some(region) = self.region_of_mut(address) {
+            region.kept.insert(page, reason);
         }
         true
+    }
+
+    /// Whether something on this page must stay that is in no unit, or in the one before.
+    pub(crate) fn is_kept(&self, page: u64) -> bool {
+        self.region_of(page).is_some_and(|region| region.kept.contains_key(&page))
     }
 
     /// The unit of this number.

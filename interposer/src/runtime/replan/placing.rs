@@ -510,7 +510,9 @@ impl Prepared {
                     UnitState::Resident => target.before == 0 && may_stream(world, unit),
                     UnitState::Learning | UnitState::Gone => false,
                 };
-                there && unit.streamed == target.before && unit.stay.is_none() && unit.hold == target.hold
+                // One that streams, and should not, is on its way out: others may move meanwhile.
+                let may = target.before > 0 || unit.stay.is_none();
+                there && unit.streamed == target.before && may && unit.hold == target.hold
             })
         };
         let known = self.targets.iter().filter(|target| target.before > 0).count();
