@@ -552,6 +552,41 @@ def test_over_the_runtime_traps_make_passes_and_the_choice_is_told(model, monkey
     assert order[-1] == ("close", False)
 
 
+def test_a_restored_choice_is_told_to_the_runtime_unless_it_reads_the_profile_itself(
+    model, monkeypatch, tmp_path
+):
+    before = learn(manager(), model)
+    before.save_profile(tmp_path)
+    told = []
+    monkeypatch.setattr("flextensor.runtime_choice.stream", lambda *said: told.append(said))
+    for restore in ("restore_state", "load_profile"):
+        tm = manager()
+        monkeypatch.setattr(tm, "_to_device", lambda model, tm=tm: setattr(tm, "_session", Session([])))
+        if restore == "restore_state":
+            tm.restore_state(Net(), before.export_state())
+        else:
+            tm.load_profile(tmp_path, Net())
+        tm.initialize_warmup()
+    ((models, name, weights),) = told
+    assert (models, name) == ([7], "AllButFirst") and set(weights) == before.export_state().managed_names()
+
+
+def test_warming_up_twice_brings_the_model_to_the_gpu_once(model, monkeypatch):
+    sessions = []
+
+    def begin(*arguments):
+        sessions.append(arguments)
+        return Session([])
+
+    monkeypatch.setattr("flextensor.manager_session.begin", begin)
+    tm = manager()
+    tm.device_gpu = torch.device("cuda", 0)
+    tm.set_model(model)
+    tm.initialize_warmup()
+    tm.initialize_warmup()
+    assert len(sessions) == 1
+
+
 def test_other_times_lead_to_another_decision(model):
     class Longest:
         """Streams the layer behind the one that computes longest."""

@@ -1,6 +1,7 @@
 """Times of units, compiled units, replans: with a clock of the test's own instead of the GPU's."""
 
 import logging
+import threading
 
 import pytest
 from test_api_agreement import Net, X
@@ -339,3 +340,142 @@ def test_a_model_that_was_compiled_whole_is_warned_of_when_its_phase_changes(ft,
     with pytest.warns(RuntimeWarning, match="torch.compile as a whole"):
         model(X)
     del whole
+
+
+def test_a_replan_is_not_asked_for_where_nothing_can_follow(timed, calls, caplog):
+    calls.answer(PHASE, INFERENCE)
+    timed.offload(Net(), on(external_compile=True, replan="off"))
+    assert timed.request_strategy_replan() == 0 and "replan is off" in caplog.text
+    timed.offload(Net(), on(offload_timing="cuda_graph"), compile_fn=Compiled)
+    assert timed.request_strategy_replan(manual_update_state=True) == 0 and "compile_fn" in caplog.text
+    assert timed.request_strategy_replan() > 0
+
+
+def test_threads_measure_passes_of_their_own(collector, clock):
+    entered, left = threading.Event(), threading.Event()
+
+    def other():
+        collector.enter("a")
+        entered.set()
+        assert left.wait(60)
+        collector.leave("a")
+        collector.pass_ended(learning=False)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert entered.wait(60)
+    clock.now += 5.0
+    run(collector, clock, {"a": 1.0})
+    left.set()
+    thread.join()
+    assert [one.total_compute_ms for one in collector.collect().passes] == [1.0, 6.0]
+
+
+def test_a_reset_drops_what_other_threads_have_open(collector, clock):
+    collector.enter("a")
+    thread = threading.Thread(target=collector.reset)
+    thread.start()
+    thread.join()
+    collector.leave("a")
+    collector.pass_ended(learning=False)
+    assert collector.collect() is None
+
+
+def test_two_that_collect_at_once_get_each_pass_once(clock):
+    """The clock stops the first one in the middle of reading; the second one must wait for it."""
+    reading, go_on = threading.Event(), threading.Event()
+    read = clock.milliseconds
+
+    def slow(start, end):
+        reading.set()
+        assert go_on.wait(60)
+        return read(start, end)
+
+    collector = OffloadTimingCollector(clock, dict)
+    run(collector, clock, {"a": 1.0})
+    clock.milliseconds = slow
+    reports = []
+    first = threading.Thread(target=lambda: reports.append(collector.collect()))
+    first.start()
+    assert reading.wait(60)
+    assert not collector._lock.acquire(blocking=False), "who reads holds the lock"
+    go_on.set()
+    first.join()
+    assert reports[0].num_passes == 1 and collector.collect() is None
+
+
+def test_looking_at_the_phase_waits_for_the_forward_that_changes_it(ft, calls):  # noqa: F811
+    compiled, looked = [], threading.Event()
+
+    def compile_fn(unit):
+        if not compiled:
+            thread.start()
+            assert not looked.wait(0.2), "the phase was read while units were being compiled"
+        compiled.append(unit)
+        return unit
+
+    def look():
+        assert om.phase.name == "PROFILING"
+        looked.set()
+
+    thread = threading.Thread(target=look)
+    proxy = ft.offload(Net(), on(), compile_fn=compile_fn)
+    om = ft.get_offload_manager()
+    calls.answer(PHASE, PROFILING)
+    proxy(X)
+    thread.join()
+    assert len(compiled) == 4 and looked.is_set()
+
+
+class Ticking(nn.Module):
+    """A unit that takes as long as the test says."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.clock, self.takes = clock, 1.0
+
+    def forward(self, x):
+        self.clock.now += self.takes
+        return x
+
+
+def test_suspended_forwards_and_cleared_times_are_no_measure_of_computing(timed, calls, clock):
+    model = Net()
+    unit = model.layers[0] = Ticking(clock)
+    calls.answer(PHASE, PROFILING)
+    proxy = timed.offload(model, on(offload_timing="eager"))
+
+    def forwards(takes):
+        unit.takes = takes
+        for _ in range(3):
+            proxy(X)
+
+    def computes():
+        profiled = timed.get_offload_manager()._managed.timing.profiled()
+        return profiled.get("layers.0", [])
+
+    with timed.pause_profiling():
+        forwards(50.0)
+    assert computes() == []
+    forwards(7.0)
+    timed.clear_profiling_durations()
+    assert computes() == []
+    forwards(2.0)
+    assert computes() == [2.0] * 3
+    calls.answer(PHASE, INFERENCE)
+    proxy(X)
+    timed.reset_offload_timing()
+    timed.clear_profiling_durations()
+    forwards(5.0)
+    (first,) = [one for one in timed.collect_offload_timing().per_trap if one.label == "layers.0"]
+    assert (first.compute_median, first.wait_median) == (2.0, 3.0)
+
+
+def test_a_unit_that_fails_is_said_with_the_number_of_the_forward(ft, calls, caplog):  # noqa: F811
+    model = Net()
+    proxy = ft.offload(model, on())
+    proxy(X), proxy(X)
+    with caplog.at_level(logging.ERROR), pytest.raises(RuntimeError):
+        model.layers[0].weight.data = torch.zeros(1, 1)
+        proxy(X)
+    assert "forward 3" in caplog.text

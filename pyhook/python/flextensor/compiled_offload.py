@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 from torch import nn
 
+from flextensor.model_proxy import is_proxy, subject_or_none
+
 _LOG = logging.getLogger("flextensor")
 # One graph a unit, twice (with and without gradients, or a dynamic second try), and some for the program itself.
 _GRAPHS_A_UNIT = 2
@@ -39,7 +41,13 @@ def warn_if_compiled_whole(model: nn.Module, phase: str) -> None:
     if kind is None:
         return
     wrappers = (thing for thing in gc.get_objects() if type(thing) is kind)
-    if any(wrapper._modules.get("_orig_mod") == model for wrapper in wrappers):
+
+    def inner_of(wrapper: nn.Module) -> object:
+        # Identities alone: a proxy that was released answers no question.
+        inner = wrapper._modules.get("_orig_mod")
+        return inner if not is_proxy(inner) else subject_or_none(inner)
+
+    if any(inner_of(wrapper) is model for wrapper in wrappers):
         warnings.warn(
             f"{type(model).__name__} was given to torch.compile as a whole and is now in {phase}: compile its units "
             "(compile_fn), or compile it after INFERENCE has begun",

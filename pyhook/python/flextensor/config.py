@@ -68,6 +68,13 @@ def _resolve(
 
 
 _DEFAULTS = _resolve({})
+
+
+def config_defaults() -> dict[str, Any]:
+    """The default of every option by name; lists are copies."""
+    return {key: copy.copy(_DEFAULTS[key]) for key in _FIELDS}
+
+
 _FIELDS = tuple(key for key in _DEFAULTS if key not in ("origins", "warnings"))
 
 

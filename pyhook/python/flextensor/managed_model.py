@@ -43,13 +43,16 @@ class ManagedModel:
         compile_fn: CompileFn | None = None,
         profile: str | None = None,
         allow_replan: bool = True,
+        binding: Binding | None = None,
     ) -> None:
+        """`binding`: that of the proxies which stand for the model already. What raises leaves the model as it was."""
         self.model = model
         self.config = config
         self.name = name
         self.compile_fn = compile_fn
         self.allow_replan = allow_replan
-        self.binding = Binding(model)
+        self.binding = binding or Binding(model)
+        self.binding.model = model
         self.replan = Replan()
         self.session: Session | None = None
         self._lock = threading.RLock()
@@ -57,6 +60,17 @@ class ManagedModel:
         self._replaced: list[tuple[str, nn.Module, nn.Module]] = []
         self._manual_pass = False
         self._strategy: Any = None
+        self._forwards = 0
+        self._handles: list[Any] = []
+        self.marks = UnitMarks(self.describe, None)
+        try:
+            self._begin(profile)
+        except BaseException:
+            self.release(preserve_model=True)
+            raise
+
+    def _begin(self, profile: str | None) -> None:
+        model, config = self.model, self.config
         has_gpu = config.enabled and require_gpu(config)
         settings = self._settings()
         # First what may be refused, then what would have to be undone.
@@ -80,10 +94,11 @@ class ManagedModel:
     @property
     def phase(self) -> OffloadPhase:
         """The phase; one that was reached stays reached."""
-        if self._phase is not OffloadPhase.INFERENCE and (now := self.course.phase) is not self._phase:
-            self._phase = now
-            self._phase_changed()
-        return self._phase
+        with self._lock:
+            if self._phase is not OffloadPhase.INFERENCE and (now := self.course.phase) is not self._phase:
+                self._phase = now
+                self._phase_changed()
+            return self._phase
 
     @property
     def replans(self) -> bool:
@@ -109,7 +124,7 @@ class ManagedModel:
 
     def describe(self) -> str:
         """Where the model stands, for a line in the log."""
-        return f"manager {self.name!r}, phase {self._phase.name}, forward {self.course.iterations + 1}"
+        return f"manager {self.name!r}, phase {self._phase.name}, forward {self._forwards + 1}"
 
     # What happens to it.
 
@@ -127,6 +142,7 @@ class ManagedModel:
                 self._manual_pass = False
                 self.session.end_pass()
             self.look_at_phase()
+            self._forwards += 1
 
     def update_timing(self, replay_generation: int) -> bool:
         """Publishes the times of the replay that ended last."""
@@ -174,12 +190,26 @@ class ManagedModel:
             if self.session is None:
                 self.course.forward_ended()
             if self.timing is not None and before is not OffloadPhase.DISCOVERY:
-                self.timing.pass_ended(learning=before is OffloadPhase.PROFILING)
+                self._pass_was_timed(self.timing, learning=before is OffloadPhase.PROFILING)
             if self.replan.is_in_progress and not self.replan.manual:
                 self._replan_step()
             self.look_at_phase()
+            self._forwards += 1
             if before is OffloadPhase.INFERENCE and self._strategy is not None:
                 self._ask_strategy(self._strategy)
+
+    def _pass_was_timed(self, timing: offload_timing.OffloadTimingCollector, *, learning: bool) -> None:
+        if learning and self.course.is_suspended:
+            timing.drop_pass()
+        else:
+            timing.pass_ended(learning=learning)
+
+    def clear_durations(self) -> None:
+        """Forgets the times of PROFILING. In INFERENCE those that waiting is told by stay: no more can be taken."""
+        with self._lock:
+            self.course.clear()
+            if self.timing is not None and self._phase is not OffloadPhase.INFERENCE:
+                self.timing.forget_profiled()
 
     def look_at_phase(self) -> OffloadPhase:
         """The phase; does what a new one asks for."""

@@ -100,9 +100,14 @@ def is_proxy(value: object) -> bool:
     return type(value) is OffloadModelProxy
 
 
+def subject_or_none(proxy: Any) -> nn.Module | None:
+    """The model behind a proxy; None when it was released."""
+    return object.__getattribute__(proxy, "_OffloadModelProxy__binding").model
+
+
 def subject(proxy: OffloadModelProxy) -> nn.Module:
     """The model behind a proxy; RuntimeError when it was released."""
-    model = object.__getattribute__(proxy, "_OffloadModelProxy__binding").model
+    model = subject_or_none(proxy)
     if model is None:
         raise RuntimeError(
             "the model of this proxy is not offloaded any more: it was released, offload() it again"

@@ -19,7 +19,7 @@ from flextensor.config import OffloadConfig, callers_level
 from flextensor.gpu_memory import GPUMemoryUsage
 from flextensor.instrumentation import instrumentable
 from flextensor.managed_model import ManagedModel
-from flextensor.model_proxy import OffloadModelProxy, is_proxy, subject
+from flextensor.model_proxy import Binding, OffloadModelProxy, is_proxy, subject
 from flextensor.offload_timing import OffloadTimingReport
 from flextensor.phases import OffloadPhase
 from flextensor.replan import WARM_FORWARDS, StrategyReplanStatus
@@ -126,6 +126,7 @@ class OffloadManager:
         profile: str | None,
         *,
         allow_replan: bool = True,
+        binding: Binding | None = None,
     ) -> Any:
         if is_proxy(model):
             model = subject(model)
@@ -142,7 +143,13 @@ class OffloadManager:
         if config is not None:
             self.config = config
         self._managed = ManagedModel(
-            model, checked, self.name, compile_fn=compile_fn, profile=profile, allow_replan=allow_replan
+            model,
+            checked,
+            self.name,
+            compile_fn=compile_fn,
+            profile=profile,
+            allow_replan=allow_replan,
+            binding=binding,
         )
         self._compile_ids += 1
         return OffloadModelProxy(self._managed.binding)
@@ -264,7 +271,7 @@ class OffloadManager:
     def clear_profiling_durations(self) -> None:
         """Forgets the times recorded so far; which tensors belong to what stays known, and so does the count of
         forwards. RuntimeError before `offload()`."""
-        self._needs("clear_profiling_durations()").course.clear()
+        self._needs("clear_profiling_durations()").clear_durations()
 
     def suspend_profiling(self) -> None:
         """From now on forwards are not timed, and in PROFILING not counted, until as many `resume_profiling()`.
@@ -305,8 +312,9 @@ class OffloadManager:
         return self._managed is not None and self._managed.update_timing(replay_generation)
 
     def request_strategy_replan(self, *, manual_update_state: bool = False) -> int:
-        """Begins a replan after units were compiled; returns the number of forwards to drive (with
-        `manual_update_state`: of replays, each followed by `update_state()`), or 0 with a WARNING if it cannot."""
+        """Watches, after units were compiled, for the new plan that the runtime makes where times changed; none is
+        forced. Returns the number of forwards to drive (with `manual_update_state`: of replays, each followed by
+        `update_state()`), or 0 with a WARNING if no new plan can follow."""
         managed = self._managed
         why = self._why_no_replan()
         if (
@@ -316,6 +324,8 @@ class OffloadManager:
             and managed.config.offload_timing != "cuda_graph"
         ):
             why = "manual_update_state=True needs offload_timing='cuda_graph'"
+        if why is None and managed is not None and manual_update_state and managed.compile_fn is not None:
+            why = "manual_update_state=True needs times of replays, and units of compile_fn are not timed"
         if why is not None or managed is None:
             _LOG.warning("request_strategy_replan() is ignored: %s", why)
             return 0
@@ -332,6 +342,8 @@ class OffloadManager:
             return "the model was offloaded with allow_strategy_replan=False"
         if managed.phase is not OffloadPhase.INFERENCE:
             return f"the model is in phase {managed.phase.name}"
+        if not managed.session.may_replan(managed.config):
+            return "replan is off: the first plan stays"
         return "a replan is in progress" if managed.replan.is_in_progress else None
 
     def join_after_forward(self) -> None:
@@ -381,8 +393,15 @@ class OffloadManager:
         if chosen is None:
             raise RuntimeError("load_profile() has no model: pass one, or offload() it before")
         folder = self._folder(profile_directory)
-        if self.config.enabled:
-            self._offload(chosen, None, self._managed.compile_fn if self._managed else None, folder)
+        if is_proxy(chosen):
+            chosen = subject(chosen)
+        managed = self._managed
+        if self.config.enabled and managed is not None and managed.model is chosen:
+            # The program goes on with the proxy that it has.
+            kept, replans = managed.binding, managed.allow_replan
+            self._offload(chosen, None, managed.compile_fn, folder, allow_replan=replans, binding=kept)
+        elif self.config.enabled:
+            self._offload(chosen, None, managed.compile_fn if managed else None, folder)
         elif self._managed is None:
             self._offload(chosen, None, None, None)
 

@@ -8,6 +8,7 @@ unit, at the speed of the link. Entering and leaving is told by `unit_marks`.
 
 import logging
 import statistics
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -219,6 +220,15 @@ class CudaClock:
         return torch.cuda.is_current_stream_capturing()
 
 
+class _Marks(threading.local):
+    """What a thread has measured of its pass; `resets` = of the collector, when it began."""
+
+    def __init__(self) -> None:
+        self.resets = 0
+        self.starts: dict[str, Any] = {}
+        self.done: list[tuple[str, Any, Any]] = []
+
+
 class OffloadTimingCollector:
     """Times of passes: measured between `enter` and `leave` of each unit, read when the next pass begins or when they
     are asked for, kept until they are collected."""
@@ -240,8 +250,10 @@ class OffloadTimingCollector:
         self._replayed = replayed
         self._log_every = log_every
         self._baselines: dict[str, list[float]] = {}
-        self._open: list[tuple[str, Any, Any]] = []
-        self._starts: dict[str, Any] = {}
+        # Guards all but the marks of a pass, which belong to the thread that it runs on.
+        self._lock = threading.RLock()
+        self._marks = _Marks()
+        self._resets = 0
         self._pending: list[tuple[str, Any, Any]] = []
         self._learning = True
         self._captured: list[tuple[str, Any, Any]] = []
@@ -252,73 +264,100 @@ class OffloadTimingCollector:
 
     def enter(self, label: str) -> None:
         """A unit's forward begins."""
-        self._starts[label] = self._clock.mark()
+        self._mine().starts[label] = self._clock.mark()
 
     def leave(self, label: str) -> None:
         """A unit's forward has returned."""
-        start = self._starts.pop(label, None)
+        mine = self._mine()
+        start = mine.starts.pop(label, None)
         if start is not None:
-            self._open.append((label, start, self._clock.mark()))
+            mine.done.append((label, start, self._clock.mark()))
 
     def pass_ended(self, *, learning: bool) -> None:
         """The root's forward has returned; `learning` = its times are those of compute alone."""
-        self.flush()
-        done, self._open = self._open, []
-        self._starts.clear()
-        if not done:
-            return
-        if self._replayed and self._clock.is_capturing():
-            self._captured = done
-            return
-        self._pending, self._learning = done, learning
+        done = self._mine().done
+        self.drop_pass()
+        with self._lock:
+            self.flush()
+            if not done:
+                return
+            if self._replayed and self._clock.is_capturing():
+                self._captured = done
+                return
+            self._pending, self._learning = done, learning
+
+    def drop_pass(self) -> None:
+        """This thread's pass is not to be kept."""
+        mine = self._mine()
+        mine.done, mine.starts = [], {}
+
+    def _mine(self) -> "_Marks":
+        """The marks of this thread; none that are older than the last reset."""
+        mine = self._marks
+        if mine.resets != self._resets:
+            mine.resets, mine.done, mine.starts = self._resets, [], {}
+        return mine
 
     def flush(self) -> None:
         """Reads the pass that was measured last."""
-        pending, self._pending = self._pending, []
-        if not pending:
-            return
-        if self._learning:
-            for label, start, end in pending:
-                self._baselines.setdefault(label, []).append(self._clock.milliseconds(start, end))
-        else:
-            self._publish(pending)
+        with self._lock:
+            pending, self._pending = self._pending, []
+            if not pending:
+                return
+            if self._learning:
+                for label, start, end in pending:
+                    self._baselines.setdefault(label, []).append(self._clock.milliseconds(start, end))
+            else:
+                self._publish(pending)
 
     def profiled(self) -> dict[str, list[float]]:
         """Milliseconds of each unit in each pass of PROFILING."""
-        self.flush()
-        return {label: list(spent) for label, spent in self._baselines.items()}
+        with self._lock:
+            self.flush()
+            return {label: list(spent) for label, spent in self._baselines.items()}
+
+    def forget_profiled(self) -> None:
+        """Forgets the times of PROFILING."""
+        with self._lock:
+            if self._learning:
+                self.drop_pending()
+            self._baselines.clear()
 
     def drop_pending(self) -> None:
-        """Forgets a pass that was not read yet."""
-        self._pending = []
-        self._open = []
+        """Forgets passes that were not read yet, on all threads."""
+        with self._lock:
+            self._pending = []
+            self._resets += 1
 
     def update(self, replay_generation: int = -1) -> bool:
         """Publishes the replay that ended last; the same generation (0 or more) only once. False if there is none,
         or its times cannot be read."""
-        if not self._captured:
-            return False
-        if replay_generation >= 0 and replay_generation == self._generation:
+        with self._lock:
+            if not self._captured:
+                return False
+            if replay_generation >= 0 and replay_generation == self._generation:
+                return True
+            try:
+                self._publish(self._captured)
+            except RuntimeError as error:
+                _LOG.warning("the times of a replay could not be read: %s", error)
+                return False
+            self._generation = replay_generation
             return True
-        try:
-            self._publish(self._captured)
-        except RuntimeError as error:
-            _LOG.warning("the times of a replay could not be read: %s", error)
-            return False
-        self._generation = replay_generation
-        return True
 
     def reset(self) -> None:
         """Begins a new window."""
-        self.drop_pending()
-        self._passes.clear()
-        self._window.clear()
+        with self._lock:
+            self.drop_pending()
+            self._passes.clear()
+            self._window.clear()
 
     def collect(self) -> OffloadTimingReport | None:
         """The passes since the last `reset` or `collect`; None if there are none."""
-        self.flush()
-        passes = list(self._passes)
-        self._passes.clear()
+        with self._lock:
+            self.flush()
+            passes = list(self._passes)
+            self._passes.clear()
         return summarise(passes) if passes else None
 
     def _publish(self, measured: list[tuple[str, Any, Any]]) -> None:

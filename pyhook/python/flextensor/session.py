@@ -8,14 +8,14 @@ program does itself: bringing the model to the GPU and taking it away again. Pha
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from flextensor import _native, loading, naming
-from flextensor.config import OffloadConfig
+from flextensor.config import OffloadConfig, config_defaults
 from flextensor.gpu_budget import resolve_gpu_budget
 from flextensor.phases import Settings
 from flextensor.roots import Wishes
@@ -27,6 +27,9 @@ _STEP_BYTES = 256 << 20
 _MANAGERS_OWN = frozenset(
     {"enabled", "gpu_device", "profile_storage_dir", "discovery_iters", "profiling_iters", "skip_discovery"}
 )
+
+# What the process was told of options that an offload() overrode: by a variable or a file.
+_BEFORE: dict[str, Any] = {}
 
 
 def cuda_is_available() -> bool:
@@ -81,13 +84,17 @@ class Session:
             settings.skips,
             profile or "",
         )
-        root = self._host.adopt(model, Wishes(patterns, course))
-        if root is None:
+        try:
+            root = self._host.adopt(model, Wishes(patterns, course))
+            if root is None:
+                raise RuntimeError(
+                    f"libflextensor.so takes no weights of {type(model).__name__}: it has none on {device}, or the "
+                    "hook was switched off by an error that the log names"
+                )
+        except BaseException:
             self._move_back()
-            raise RuntimeError(
-                f"libflextensor.so takes no weights of {type(model).__name__}: it has none on {device}, or the hook "
-                "was switched off by an error that the log names"
-            )
+            self._host.let_go(model)
+            raise
         self._root = root
 
     def models(self) -> list[int]:
@@ -127,6 +134,10 @@ class Session:
         """The budget of the plan in force; None where there is none."""
         return next((plan["budget_bytes"] for plan in self.report().get("plans", ())), None)
 
+    def may_replan(self, config: OffloadConfig) -> bool:
+        """Whether the runtime makes new plans; `config` answers where it does not say."""
+        return json.loads(_native.config_json() or "{}").get("replan", config.replan) != "off"
+
     def save_profile(self, folder: str) -> None:
         """Writes profile.json; OSError where that fails."""
         answer = _native.profile_save(folder)
@@ -143,24 +154,32 @@ class Session:
             if preserve_model:
                 self._move_back()
             else:
-                for _, tensor in _tensors(self._model):
+                for tensor in self._own_and_moved():
                     tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         finally:
             self._host.let_go(self._model)
             self._host.sweep()
 
+    def _own_and_moved(self) -> Iterator[torch.Tensor]:
+        """Parameters and buffers, and those plain attributes that were brought to the GPU."""
+        for _, tensor in _tensors(self._model):
+            yield tensor
+        for owner, name, home in self._homes:
+            value = vars(owner).get(name)
+            if isinstance(value, torch.Tensor) and value.device != home:
+                yield value
+
     def _move_back(self) -> None:
         copied = 0
-        for owner, name, home in self._homes:
-            tensor = getattr(owner, name, None)
-            if not isinstance(tensor, torch.Tensor) or tensor.device == home:
-                continue
-            copied += tensor.numel() * tensor.element_size()
-            _put(owner, name, tensor, tensor.detach().to(home))
-            del tensor
+
+        def came_back(bytes_moved: int) -> None:
+            nonlocal copied
+            copied += bytes_moved
             if copied >= _STEP_BYTES:
                 copied = 0
                 self._let_go_of_copied()
+
+        bring(self._model, self._homes, {}, came_back)
         self._let_go_of_copied()
 
     def _let_go_of_copied(self) -> None:
@@ -170,39 +189,60 @@ class Session:
 
 
 Home = tuple[nn.Module, str, torch.device]
+Storages = dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]]
 
 
 def move(model: nn.Module, device: torch.device) -> list[Home]:
     """Brings every parameter, buffer and plain tensor attribute of `model` to `device`, one at a time, so that no
     moment has two copies of the whole. Parameters keep their identity, tensors of one storage share one again.
-    Returns where each tensor was."""
-    homes = [(owner, name, tensor.device) for owner, name, tensor in _places(model)]
-    storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
-    shared = _shared_storages(model)
-    # Parameters that could not stay the same object, with what stands for them.
-    replaced: dict[int, tuple[torch.Tensor, nn.Parameter]] = {}
-    for owner, name, _ in homes:
-        tensor = getattr(owner, name)
-        if id(tensor) in replaced:
-            owner._parameters[name] = replaced[id(tensor)][1]
-        elif tensor.device != device and not tensor.is_meta:
-            is_shared = _storage_of(tensor) in shared
-            _put(owner, name, tensor, _moved(tensor, device, storages if is_shared else None))
-            if name in owner._parameters and owner._parameters[name] is not tensor:
-                replaced[id(tensor)] = (tensor, owner._parameters[name])
+    Returns where each tensor was. What raises leaves them there."""
+    homes = [(owner, name, tensor.device) for owner, name, tensor in _places(model) if not tensor.is_meta]
+    storages: Storages = {}
+    try:
+        bring(model, ((owner, name, device) for owner, name, _ in homes), storages)
+    except BaseException:
+        # Views whose storage was copied already go back to that storage itself.
+        bring(model, homes, {new.data_ptr(): (new, old) for old, new in storages.values()})
+        raise
     return homes
 
 
-def _moved(
-    tensor: torch.Tensor,
-    device: torch.device,
-    storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] | None,
-) -> torch.Tensor:
+def bring(
+    model: nn.Module,
+    places: Iterable[Home],
+    storages: Storages,
+    moved: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Brings the tensors in these places of `model` to the devices given, one at a time, with what they share; what
+    stands there already, or is no tensor any more, stays. `storages`: copies of storages made so far, by address of the old
+    one. `moved` is told the bytes of each tensor."""
+    shared = _shared_storages(model)
+    # Parameters that could not stay the same object, with what stands for them.
+    replaced: dict[int, tuple[torch.Tensor, nn.Parameter]] = {}
+    for owner, name, device in places:
+        tensor = getattr(owner, name, None)
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        if id(tensor) in replaced:
+            owner._parameters[name] = replaced[id(tensor)][1]
+        elif tensor.device != device:
+            address = _storage_of(tensor)
+            is_shared = address in shared or address in storages
+            size = tensor.numel() * tensor.element_size()
+            _put(owner, name, tensor, _moved(tensor, device, storages if is_shared else None))
+            if name in owner._parameters and owner._parameters[name] is not tensor:
+                replaced[id(tensor)] = (tensor, owner._parameters[name])
+            # Nothing here holds on to what was copied when `moved` lets go of it.
+            del tensor
+            moved(size)
+
+
+def _moved(tensor: torch.Tensor, device: torch.device, storages: Storages | None) -> torch.Tensor:
     if storages is None:
-        return tensor.detach().to(device)
+        return tensor.detach().to(device, copy=True)
     old = tensor.untyped_storage()
     if old.data_ptr() not in storages:
-        whole = torch.empty(0, dtype=torch.uint8, device=old.device).set_(old).to(device)
+        whole = torch.empty(0, dtype=torch.uint8, device=old.device).set_(old).to(device, copy=True)
         storages[old.data_ptr()] = (old, whole.untyped_storage())
     view = torch.empty(0, dtype=tensor.dtype, device=device)
     return view.set_(storages[old.data_ptr()][1], tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -258,13 +298,23 @@ def _put(owner: nn.Module, name: str, old: torch.Tensor, new: torch.Tensor) -> N
 
 
 def _configure(config: OffloadConfig) -> None:
-    """Sends the options that somebody set to the runtime, for all that is decided from now on."""
+    """Sends the options that somebody set to the runtime, for all that is decided from now on; those that an offload
+    before it set, and this one does not, are as they were before."""
     values = config.model_dump()
+    process = json.loads(_native.config_json() or "{}")
+    origins, defaults = process.get("origins", {}), config_defaults()
     changed = {key: values[key] for key in sorted(config.model_fields_set - _MANAGERS_OWN)}
-    if not isinstance(changed.get("load_strategy", ""), str):
+    if not isinstance(changed.get("load_strategy"), str | None):
         del changed["load_strategy"]
-    if (mode := _mode(values, json.loads(_native.config_json() or "{}"))) is not None:
-        changed.setdefault("mode", mode)
+    for key, origin in origins.items():
+        if origin == "keyword":
+            if key not in changed and key in defaults:
+                changed[key] = _BEFORE.get(key, defaults[key])
+        elif key in changed and origin != "default":
+            _BEFORE[key] = process.get(key)
+    if "mode" not in config.model_fields_set and "mode" not in _BEFORE:
+        if (mode := _mode(values, {**process, **changed})) is not None:
+            changed["mode"] = mode
     if changed and _native.configure(json.dumps(changed, separators=(",", ":"))) not in (0, None):
         raise RuntimeError("libflextensor.so does not take these options: the log says why")
 

@@ -139,6 +139,9 @@ class TensorManager(StateKeeping, Recording):
         self._to_device(model)
         self._learnt = LearntModel(model)
         self._phase = "inference prepared" if self._restored else "discovery"
+        # A profile in a folder is read by the runtime itself.
+        if self._restored and self._state is not None and self._profile_folder is None:
+            self._tell_runtime(self._state.result())
         return model
 
     def initialize_profile(self) -> Any:
@@ -363,7 +366,7 @@ class TensorManager(StateKeeping, Recording):
         return view_buffer_bytes(self.collector, self._require_learnt().sizes())
 
     def _to_device(self, model: Model) -> None:
-        if self.device_gpu.type != "cuda":
+        if self.device_gpu.type != "cuda" or self._session is not None:
             return
         if not isinstance(model, nn.Module):
             raise TypeError(
