@@ -278,7 +278,7 @@ class OffloadTimingCollector:
         done = self._mine().done
         self.drop_pass()
         with self._lock:
-            self.flush()
+            self._flush()
             if not done:
                 return
             if self._replayed and self._clock.is_capturing():
@@ -298,22 +298,21 @@ class OffloadTimingCollector:
             mine.resets, mine.done, mine.starts = self._resets, [], {}
         return mine
 
-    def flush(self) -> None:
-        """Reads the pass that was measured last."""
-        with self._lock:
-            pending, self._pending = self._pending, []
-            if not pending:
-                return
-            if self._learning:
-                for label, start, end in pending:
-                    self._baselines.setdefault(label, []).append(self._clock.milliseconds(start, end))
-            else:
-                self._publish(pending)
+    def _flush(self) -> None:
+        """Reads the pass that was measured last; under the lock."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return
+        if self._learning:
+            for label, start, end in pending:
+                self._baselines.setdefault(label, []).append(self._clock.milliseconds(start, end))
+        else:
+            self._publish(pending)
 
     def profiled(self) -> dict[str, list[float]]:
         """Milliseconds of each unit in each pass of PROFILING."""
         with self._lock:
-            self.flush()
+            self._flush()
             return {label: list(spent) for label, spent in self._baselines.items()}
 
     def forget_profiled(self) -> None:
@@ -355,7 +354,7 @@ class OffloadTimingCollector:
     def collect(self) -> OffloadTimingReport | None:
         """The passes since the last `reset` or `collect`; None if there are none."""
         with self._lock:
-            self.flush()
+            self._flush()
             passes = list(self._passes)
             self._passes.clear()
         return summarise(passes) if passes else None
