@@ -310,7 +310,9 @@ impl Audit {
     fn expect_free(&mut self, lane: usize, at: usize, by: UnitId) {
         let page = &self.pages[at];
         let Some(of) = page.of else { return };
-        let owner = self.units.get(&of);
+        // A unit that came back elsewhere has nothing on this page any more, whatever lay there before it left.
+        let is_here = self.ring_pages(of).any(|(_, here)| here == at);
+        let owner = self.units.get(&of).filter(|_| is_here);
         let late = page.users.iter().find(|(stamp, _)| !self.lanes.is_behind(lane, *stamp));
         let loaded = page.loaded.is_none_or(|stamp| self.lanes.is_behind(lane, stamp));
         let backs = page.backs.iter().all(|(stamp, ())| self.lanes.is_behind(lane, *stamp));

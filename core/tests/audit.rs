@@ -2,7 +2,7 @@
 //! programs is `pager_properties`' matter, where it reads along.
 
 use flextensor_core::audit::{Audit, Caller, Kind};
-use flextensor_core::pager::{Access, Certainty, Command, Hit, Pager, StreamId, Verdict};
+use flextensor_core::pager::{Access, Certainty, Command, CopyStream, Hit, Pager, StreamId, Verdict};
 use flextensor_core::units::UnitId;
 
 const S1: StreamId = StreamId(1);
@@ -237,4 +237,23 @@ fn a_finding_names_both_weights_and_the_launch() {
     assert_eq!((found[0].unit, found[0].by), (Some(UnitId(0)), Some(UnitId(1))));
     assert_eq!(found[0].caller, Some(Caller(7)));
     assert!(Kind::ALL.iter().all(|kind| (1..=13).contains(&kind.rule()) && !kind.key().is_empty()));
+}
+
+/// What a unit left on a page before it came back elsewhere is no part of it: others may take that page while it is used.
+#[test]
+fn a_unit_that_came_back_elsewhere_leaves_its_old_page_to_others() {
+    let mut audit = Audit::new(2);
+    let (moved, other) = (UnitId(0), UnitId(1));
+    let copy_in = |unit| Command::CopyIn { copy: CopyStream::Demand, unit, first: 0, pages: 1 };
+    audit.add_unit(moved, 0, 1);
+    audit.add_unit(other, 0, 1);
+    audit.command(copy_in(moved));
+    audit.waited_for_all();
+    audit.remove_unit(moved);
+    audit.add_unit(moved, 1, 1);
+    audit.command(copy_in(moved));
+    audit.waited_for_all();
+    audit.checked(S1, &[reads(0)], &[Verdict::Began], Caller(0));
+    audit.command(copy_in(other));
+    assert_eq!(audit.take_findings(), [], "the launch reads the other page");
 }
