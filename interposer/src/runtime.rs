@@ -225,7 +225,7 @@ pub(crate) fn drop_model(id: ModelId) {
 pub(crate) fn weight_written(address: u64) -> CudaResult<bool> {
     let (id, device) = {
         let world = lock_world();
-        let here = |unit: &&Unit| unit.state != UnitState::Gone && (unit.from..unit.end()).contains(&address);
+        let here = |unit: &&Unit| unit.state != UnitState::Gone && unit.owns(address);
         let Some(unit) = world.units.iter().find(here) else { return Ok(false) };
         (unit.id, unit.device)
     };

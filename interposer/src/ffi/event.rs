@@ -46,6 +46,18 @@ pub(crate) fn record(event: Event, stream: Stream) -> CudaResult<()> {
     capture::relaxed(|| unsafe { driver().cuEventRecord(event.raw(), stream.raw()) }).ok()
 }
 
+/// A new event without timing behind what is on the stream so far.
+pub(crate) fn behind(stream: Stream) -> CudaResult<Event> {
+    let event = create(false)?;
+    match record(event, stream) {
+        Ok(()) => Ok(event),
+        Err(error) => {
+            let _ = destroy(event);
+            Err(error)
+        }
+    }
+}
+
 /// True when what the event marks has ended; also for an event that was never recorded.
 pub(crate) fn query(event: Event) -> CudaResult<bool> {
     // SAFETY: the handle came from `create`.

@@ -111,21 +111,14 @@ pub(super) fn begin(world: &World, id: ModelId) {
     let places: Vec<Place> =
         in_gpu.map(|unit| Place { unit: unit.id, base: unit.base, pages: unit.pages }).collect();
     // Weights may still be on their way: what the program has submitted comes first, on every stream that waits for the default one.
-    let Some(Some(behind)) = passes::in_context(model.context, || mark(Stream::LEGACY)) else { return };
+    let Some(Ok(behind)) = passes::in_context(model.context, || event::behind(Stream::LEGACY)) else {
+        return;
+    };
     readout::offer(places.iter().map(|place| (place.base, place.pages)));
     let pages: Vec<u64> = places.iter().map(|place| place.pages).collect();
     let reading = Reading::begin(model.context, places, &pages, Some(behind));
     *collection = Some(Collection { model: id, context: model.context, reading });
     NOTING.store(true, Ordering::Release);
-}
-
-fn mark(on: Stream) -> Option<Event> {
-    let event = event::create(false).ok()?;
-    if event::record(event, on).is_err() {
-        let _ = event::destroy(event);
-        return None;
-    }
-    Some(event)
 }
 
 /// A launch of this function has shown these.

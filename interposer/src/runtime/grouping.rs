@@ -10,6 +10,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::arena::{Meaning, PAGE, arena};
 use super::learn::{self, Holder};
 use super::models::{INDIRECT, MAY_STREAM, Named};
+use super::regions::Region;
 use super::streaming::ring_of;
 use super::world::{Member, Unit, UnitState, World};
 
@@ -59,8 +60,10 @@ fn by_region(world: &World, named: &[Named]) -> BTreeMap<Option<u64>, Vec<Named>
 fn units_of_region(world: &mut World, model: ModelId, base: u64, weights: &[Named]) -> BTreeSet<UnitId> {
     let mut units = BTreeSet::new();
     let mut new: Vec<&Named> = Vec::new();
+    let pages = world.regions.get(&base).map_or(0, Region::pages);
+    let known = world.units_in(base, pages);
     for weight in weights {
-        let there = units_at(world, weight);
+        let there = units_at(world, &known, weight);
         if there.is_empty() {
             new.push(weight);
         }
@@ -84,16 +87,16 @@ fn units_of_region(world: &mut World, model: ModelId, base: u64, weights: &[Name
 fn bytes_outside(world: &World, model: ModelId, base: u64, weights: &[Named]) -> u64 {
     let Some(region) = world.regions.get(&base) else { return 0 };
     let units = world.units_in(base, region.pages()).into_iter().filter_map(|id| world.unit(id));
-    let pages: Vec<(u64, u64)> = units.map(|unit| (unit.base, unit.base + unit.pages * PAGE)).collect();
+    let pages: Vec<(u64, u64)> = units.map(|unit| (unit.base, unit.end_of_pages())).collect();
     let extents: Vec<Extent> = weights.iter().map(|weight| extent(world, model, weight)).collect();
     pieces::bytes_outside(&extents, &pages)
 }
 
-/// Units that have bytes of the weight on their pages.
-fn units_at(world: &World, weight: &Named) -> Vec<UnitId> {
+/// Those of these units that have bytes of the weight on their pages.
+fn units_at(world: &World, known: &[UnitId], weight: &Named) -> Vec<UnitId> {
     let end = weight.address + weight.bytes;
-    let here = |unit: &&Unit| unit.state != UnitState::Gone && unit.from < end && weight.address < unit.end();
-    world.units.iter().filter(here).map(|unit| unit.id).collect()
+    let here = |unit: &&Unit| unit.from < end && weight.address < unit.end();
+    known.iter().filter_map(|&id| world.unit(id)).filter(here).map(|unit| unit.id).collect()
 }
 
 /// One piece where the weights fill a region that few share, otherwise what can be cut out.

@@ -15,10 +15,11 @@ pub(crate) fn alloc(from: Option<Pool>, bytes: u64, mut make: impl FnMut() -> (C
     let (Ok(current), Ok(context)) = (context::device(), context::current()) else { return make().0 };
     limit::look(current, context);
     let Some(from) = from.or_else(|| pool::current(current).ok()) else { return make().0 };
-    let device = pools::device_of(from).unwrap_or(current);
+    let known = pools::device_of(from);
+    let device = known.unwrap_or(current);
     // Without a limit nobody needs to know what it holds at each allocation: programs allocate from pools all the time.
     let limited = account::most(device).is_some();
-    if !limited && pools::device_of(from).is_none() {
+    if !limited && known.is_none() {
         look(from, device);
     }
     let mut attempt = || {

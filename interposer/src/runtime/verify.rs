@@ -48,7 +48,7 @@ pub(crate) struct Overtaken(OnceLock<Event>);
 impl Overtaken {
     fn mark(&self, on: Stream) {
         // Without a mark the check must not count.
-        let _ = self.0.set(mark(on).unwrap_or(Event::LOST));
+        let _ = self.0.set(event::behind(on).unwrap_or(Event::LOST));
     }
 
     fn may_be(&self) -> bool {
@@ -247,7 +247,7 @@ fn enqueue(
     before: Before,
     suspects: Vec<Suspect>,
 ) {
-    let Some(done) = mark(on) else { return end_checks(&suspects) };
+    let Ok(done) = event::behind(on) else { return end_checks(&suspects) };
     PENDING.fetch_add(1, Ordering::AcqRel);
     let overtaken = Arc::new(Overtaken::default());
     unit.ledger.checks.retain(|check| Arc::strong_count(check) > 1);
@@ -269,16 +269,6 @@ fn enqueue(
     let queue = QUEUE.get_or_init(start).lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     // A queue without its thread means that the process is ending.
     let _ = queue.send(job);
-}
-
-/// An event behind what is on the stream so far.
-fn mark(on: Stream) -> Option<Event> {
-    let done = event::create(false).ok()?;
-    if event::record(done, on).is_err() {
-        let _ = event::destroy(done);
-        return None;
-    }
-    Some(done)
 }
 
 fn start() -> Mutex<Sender<Job>> {

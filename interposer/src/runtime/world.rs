@@ -87,13 +87,23 @@ impl Unit {
         arena.set_meaning(first, self.pages.saturating_sub(1), meaning);
         arena.set_meaning_from(self.from, meaning);
         if self.overhang > 0 {
-            arena.set_beginning(self.base + self.pages * PAGE, self.overhang, meaning);
+            arena.set_beginning(self.end_of_pages(), self.overhang, meaning);
         }
+    }
+
+    /// Address behind its last page.
+    pub(crate) fn end_of_pages(&self) -> u64 {
+        self.base + self.pages * PAGE
     }
 
     /// Address behind its last byte.
     pub(crate) fn end(&self) -> u64 {
-        self.base + self.pages * PAGE + self.overhang
+        self.end_of_pages() + self.overhang
+    }
+
+    /// Whether the address is one of its own bytes, from its first weight to the end of its last one.
+    pub(crate) fn owns(&self, address: u64) -> bool {
+        (self.from..self.end()).contains(&address)
     }
 
     /// What the report calls it.
@@ -166,13 +176,12 @@ impl World {
         if arena.meaning(address) != meaning {
             return false;
         }
-        let here =
-            |unit: &&mut Unit| unit.state != UnitState::Gone && unit.from <= address && address < unit.end();
+        let here = |unit: &&mut Unit| unit.state != UnitState::Gone && unit.owns(address);
         let page = address / PAGE * PAGE;
         let mut on_its_own = false;
         if let Some(unit) = self.units.iter_mut().find(here) {
             unit.stay = Some(reason);
-            on_its_own = page < unit.base + unit.pages * PAGE;
+            on_its_own = page < unit.end_of_pages();
         }
         // A page of another unit, or of none: it must not move either.
         if !on_its_own && let Some(region) = self.region_of_mut(address) {
@@ -206,8 +215,7 @@ impl World {
     /// Runs of a region's pages, as (address, count), that no living unit lies on.
     pub(crate) fn gaps(&self, base: u64, pages: u64) -> Vec<(u64, u64)> {
         let units = self.units_in(base, pages).into_iter().filter_map(|id| self.unit(id));
-        let mut taken: Vec<(u64, u64)> =
-            units.map(|unit| (unit.base, unit.base + unit.pages * PAGE)).collect();
+        let mut taken: Vec<(u64, u64)> = units.map(|unit| (unit.base, unit.end_of_pages())).collect();
         taken.sort_unstable();
         taken.push((base + pages * PAGE, 0));
         let mut at = base;

@@ -24,7 +24,6 @@ class TensorBenchmarkMode(TorchFunctionMode, ABC):
     `pinned_memory_limit_mb`: larger tensors (MiB) are not pinned; None: no limit. `host_pinner` None pins by torch's
     allocator."""
 
-    @abstractmethod
     def __init__(
         self,
         device_gpu: torch.device,
@@ -101,16 +100,6 @@ class BenchmarkReplace(TensorBenchmarkMode):
 class PreloadToDevice(TensorBenchmarkMode):
     """Brings every tensor to the GPU and measures nothing. `pinned_memory`, `iterations`, `pinned_memory_limit_mb` and `host_pinner`
     are taken for the sake of callers that pass them to every mode, and have no effect."""
-
-    def __init__(
-        self,
-        device_gpu: torch.device,
-        pinned_memory: bool = True,
-        iterations: int = 10,
-        pinned_memory_limit_mb: float | None = None,
-        host_pinner: HostPinner | None = None,
-    ) -> None:
-        super().__init__(device_gpu, pinned_memory, iterations, pinned_memory_limit_mb, host_pinner)
 
     def replaced(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor on the GPU."""

@@ -16,6 +16,8 @@ class _BudgetFill(CoreStrategy):
     """What the family shares: `n_blocks` 0 takes 2 to 4 blocks, whichever streams least."""
 
     n_blocks: int
+    threshold_mb: float
+    scale: float
     assignment_strategy: AssignmentStrategy | None
 
     def core_parameters(self) -> dict[str, Any]:
@@ -29,10 +31,6 @@ class BudgetFillGreedyStrategy(_BudgetFill):
 
     _parameters = _BLOCKS
 
-    n_blocks: int
-    threshold_mb: float
-    scale: float
-
     def __init__(
         self,
         n_blocks: int = 0,
@@ -45,18 +43,19 @@ class BudgetFillGreedyStrategy(_BudgetFill):
         self._set(n_blocks=n_blocks, threshold_mb=threshold_mb, scale=scale)
 
 
-class BudgetFillLayerDEStrategy(_BudgetFill):
-    """The same by a search over the part of each layer. `seed` None is a fixed one."""
+class _SearchedFill(_BudgetFill):
+    """What those share that search; their defaults differ."""
 
     _parameters = _BLOCKS + _SEARCH
 
-    n_blocks: int
-    threshold_mb: float
-    scale: float
     pop_size: int
     epoch: int
     max_early_stop: int
     seed: int | None
+
+
+class BudgetFillLayerDEStrategy(_SearchedFill):
+    """The same by a search over the part of each layer. `seed` None is a fixed one."""
 
     def __init__(
         self,
@@ -82,18 +81,8 @@ class BudgetFillLayerDEStrategy(_BudgetFill):
         )
 
 
-class BudgetFillTensorDEStrategy(_BudgetFill):
+class BudgetFillTensorDEStrategy(_SearchedFill):
     """The same by a search over every tensor; few tensors exhaustively. `seed` None is a fixed one."""
-
-    _parameters = _BLOCKS + _SEARCH
-
-    n_blocks: int
-    threshold_mb: float
-    scale: float
-    pop_size: int
-    epoch: int
-    max_early_stop: int
-    seed: int | None
 
     def __init__(
         self,
@@ -119,20 +108,13 @@ class BudgetFillTensorDEStrategy(_BudgetFill):
         )
 
 
-class BudgetFillStrategy(_BudgetFill):
+class BudgetFillStrategy(_SearchedFill):
     """The best of the three; the two searches can be left out."""
 
     _parameters = (*_BLOCKS, "enable_layer_de", "enable_tensor_de", *_SEARCH)
 
-    n_blocks: int
-    threshold_mb: float
-    scale: float
     enable_layer_de: bool
     enable_tensor_de: bool
-    pop_size: int
-    epoch: int
-    max_early_stop: int
-    seed: int | None
 
     def __init__(
         self,
