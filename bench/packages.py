@@ -12,7 +12,8 @@ from pathlib import Path
 # Files from this size on are linked.
 LARGE_BYTES = 4 << 20
 THREADS = 16
-LEFT_OUT = {"__pycache__", "include"}
+# Headers that no program reads: many small files. Those of triton are read, by the compiler that it calls.
+UNREAD_HEADERS = ("torch/include", "nvidia/*/include")
 
 
 def copied(into: Path, source: Path | None = None) -> Path:
@@ -26,14 +27,19 @@ def copied(into: Path, source: Path | None = None) -> Path:
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
         waiting = []
         for folder, folders, files in os.walk(source):
-            folders[:] = [name for name in folders if name not in LEFT_OUT]
-            here = begun / Path(folder).relative_to(source)
+            inside = Path(folder).relative_to(source)
+            folders[:] = [name for name in folders if not _is_left_out(inside / name)]
+            here = begun / inside
             here.mkdir(parents=True, exist_ok=True)
             waiting.append(pool.submit(_copy, Path(folder), here, files))
         for done in waiting:
             done.result()
     begun.rename(target)
     return target
+
+
+def _is_left_out(folder: Path) -> bool:
+    return folder.name == "__pycache__" or any(folder.match(pattern) for pattern in UNREAD_HEADERS)
 
 
 def _copy(source: Path, target: Path, files: list[str]) -> None:

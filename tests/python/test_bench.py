@@ -445,11 +445,18 @@ def test_packages_are_copied_once_and_large_files_are_linked(tmp_path, monkeypat
     (source / "torch" / "__init__.py").write_text("x = 1\n")
     (source / "torch" / "lib.so").write_bytes(b"0" * 10)
     (source / "torch" / "__pycache__" / "old.pyc").write_text("")
+    for folder in ("torch/include", "nvidia/cublas/include", "triton/backends/nvidia/include"):
+        (source / folder).mkdir(parents=True)
+        (source / folder / "api.h").write_text("")
     target = packages.copied(tmp_path / "memory", source)
     assert (target / "torch" / "__init__.py").read_text() == "x = 1\n"
     assert not (target / "torch" / "__init__.py").is_symlink()
     assert (target / "torch" / "lib.so").resolve() == (source / "torch" / "lib.so").resolve()
     assert not (target / "torch" / "__pycache__").exists()
+    # Nobody reads the headers of torch; triton's compiler reads its own.
+    assert not (target / "torch" / "include").exists()
+    assert not (target / "nvidia" / "cublas" / "include").exists()
+    assert (target / "triton" / "backends" / "nvidia" / "include" / "api.h").exists()
     (source / "torch" / "__init__.py").write_text("x = 2\n")
     assert packages.copied(tmp_path / "memory", source) == target
     assert (target / "torch" / "__init__.py").read_text() == "x = 1\n"

@@ -107,7 +107,8 @@ def interface_compiled(lab: Lab):
         yield from forwards(lab, offloaded(model, compile_fn=compile_fn), FORWARDS + 4)
 
 
-@case()
+# A quarter of both models: half of one.
+@case(budget=0.25)
 def interface_profile(lab: Lab):
     """A saved profile starts a second model of the same shape in INFERENCE, without learning."""
     ft = interface()
