@@ -5,10 +5,7 @@ At the end the run report is read from the process itself, if a library that kee
 """
 
 import argparse
-import ctypes
 import gc
-import hashlib
-import json
 import sys
 import time
 from pathlib import Path
@@ -18,58 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: F401
 import lab as room
 import torch
-
-REPORT_BYTES = 1 << 20
-
-
-def say(event: str, **values) -> None:
-    print(json.dumps({"event": event, **values}), flush=True)
-
-
-def flatten(value) -> list:
-    """Tensors and plain values of one output, in order."""
-    if isinstance(value, (tuple, list)):
-        return [part for item in value for part in flatten(item)]
-    return [value]
-
-
-def describe(output) -> dict:
-    """The digest of an output's raw bytes with types and shapes, its plain values, and whether its numbers are finite and not all zero."""
-    digest, plain, finite, lively = hashlib.sha256(), [], True, False
-    for part in flatten(output):
-        if not isinstance(part, torch.Tensor):
-            plain.append(part)
-            digest.update(repr(part).encode())
-            lively = True
-            continue
-        host = part.detach().cpu().contiguous()
-        digest.update(f"{host.dtype}{tuple(host.shape)}".encode())
-        digest.update(host.reshape(-1).view(torch.uint8).numpy())
-        if host.is_floating_point():
-            finite = finite and bool(torch.isfinite(host).all())
-        lively = lively or bool(host.any())
-    return {"digest": digest.hexdigest(), "plain": plain, "finite": finite, "lively": lively}
-
-
-def own_report() -> dict | None:
-    """The report of a library in this process that keeps one."""
-    try:
-        function = ctypes.CDLL(None).ft_report_json
-    except AttributeError:
-        return None
-    function.restype, function.argtypes = ctypes.c_int64, [ctypes.c_char_p, ctypes.c_size_t]
-    size = REPORT_BYTES
-    while True:
-        buffer = ctypes.create_string_buffer(size)
-        length = function(buffer, size)
-        if length < 0:
-            return None
-        if length < size:
-            try:
-                return json.loads(buffer.value)
-            except ValueError:
-                return None
-        size = length + 1
+from telling import describe, own_report, say
 
 
 def run_once(case: room.Case, run: int, seed: int, device: str) -> room.Lab:

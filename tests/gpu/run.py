@@ -139,13 +139,15 @@ def median_ms(lines: list[dict]) -> float | None:
 class Suite:
     """All cases of one invocation."""
 
+    results_name = "gpu_cases.jsonl"
+
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.began = time.monotonic()
         self.print_lock = threading.Lock()
         self.cache = tempfile.TemporaryDirectory(prefix="gpu-cases-")
         options.out.mkdir(parents=True, exist_ok=True)
-        self.results = options.out / "gpu_cases.jsonl"
+        self.results = options.out / self.results_name
         self.results.write_text("")
 
     def left_s(self) -> float:
@@ -206,6 +208,9 @@ class Suite:
                     print(f"    {text[:240]}", flush=True)
         return line
 
+    def keep(self, name: str, native: child.Outcome, ours: child.Outcome | None, report: dict | None) -> None:
+        """What else is written of a case: nothing here."""
+
     def compare(self, case: dict) -> dict:
         name = case["name"]
         limit = min(case["limit_s"], self.left_s())
@@ -215,6 +220,7 @@ class Suite:
             self.command(name, "--repeat", "2"), limit_s=limit, env=self.environment(False, {})
         )
         if verdict := judge_native(native):
+            self.keep(name, native, None, None)
             return {"case": name, "result": verdict[0], "reason": verdict[1], "stderr": native.stderr_tail()}
         weights = native.events("run")[0]["weights_bytes"]
         budget = int(weights * case["budget"])
@@ -227,6 +233,7 @@ class Suite:
         # What the process said while its models were alive, rather than what was left at its exit.
         live = ours.events("report")
         report = live[0]["report"] if live else kept
+        self.keep(name, native, ours, report)
         result, reason = judge(case, native, ours, report, budget)
         return {
             "case": name,

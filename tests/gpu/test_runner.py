@@ -28,6 +28,7 @@ def load(name: str, path: Path):
 
 bench = load("bench_run", ROOT / "bench" / "run.py")
 suite = load("gpu_run", ROOT / "tests" / "gpu" / "run.py")
+strangers = load("strangers_run", ROOT / "tests" / "gpu" / "strangers" / "run.py")
 
 
 @pytest.fixture
@@ -434,3 +435,64 @@ def test_chosen_cases_run_alone_and_an_unknown_one_is_refused(script, library, t
     assert len((tmp_path / "out" / "gpu_cases.jsonl").read_text().splitlines()) == 2
     with pytest.raises(SystemExit, match="unknown case nonsense"):
         suite.main([*common, "--only", "nonsense", "--program", *script(FAKE_CASES)])
+
+
+# --- programs that nobody here wrote -----------------------------------------
+
+FAKE_STRANGER = """
+import json, os, sys
+ours, kind = "FT_MAX_GPU_MEM" in os.environ, {kind!r}
+print("said aside", file=sys.stderr)
+if kind == "absent":
+    print(json.dumps(dict(event="skip", reason="not installed"))); sys.exit()
+assert ours or sys.argv[-2:] == ["--repeat", "2"]
+for run in range(1 if ours else 2):
+    for index in range(2):
+        digest = "x" if ours and kind == "wrong" else str(index)
+        print(json.dumps(dict(event="output", run=run, index=index, ms=1.0, digest=digest, plain=[1], finite=True, lively=True)))
+    print(json.dumps(dict(event="run", run=run, outputs=2, weights_bytes=1000)))
+held = int(os.environ.get("FT_MAX_GPU_MEM", 0)) + (kind == "large")
+if ours: print(json.dumps(dict(event="report", report=dict(plan=dict(streamed_bytes=5), models=[dict(phase="DISCOVERY")], memory=dict(weights_gpu_bytes=held)))))
+print(json.dumps(dict(event="end")))
+"""
+
+
+@pytest.fixture
+def run_strangers(library, tmp_path):
+    """Runs fakes in the strangers' place (by script: ok, wrong, large, absent); returns the exit code and the lines by name."""
+
+    def run_fakes(*arguments, **kinds):
+        for program in ("generate", "pipeline", "serve_vllm"):
+            (tmp_path / f"{program}.py").write_text(FAKE_STRANGER.format(kind=kinds.get(program, "ok")))
+        out = tmp_path / "out"
+        common = ["--lib", str(library), "--out", str(out), "--programs", str(tmp_path)]
+        code = strangers.main([*common, *arguments])
+        lines = map(json.loads, (out / "strangers.jsonl").read_text().splitlines())
+        return code, {line["case"]: line for line in lines}
+
+    return run_fakes
+
+
+def test_strangers_are_compared_and_what_they_said_is_kept(run_strangers, tmp_path):
+    code, lines = run_strangers()
+    assert code == 0
+    assert {line["result"] for line in lines.values()} == {"PASS"} and len(lines) == 4
+    assert lines["vllm"]["budget_bytes"] == 400
+    log = (tmp_path / "out" / "strangers.log").read_text()
+    assert log.count("said aside") == 8 and "=== vllm_inline, ours: ended well" in log
+    assert (tmp_path / "out" / "strangers.reports.jsonl").read_text().count("weights_gpu_bytes") == 4
+
+
+def test_a_stranger_with_other_outputs_or_too_many_bytes_fails(run_strangers):
+    code, lines = run_strangers("--only", "generate,pipeline", generate="wrong", pipeline="large")
+    assert code == 1
+    assert lines["generate"]["result"] == "FAIL" and "2 of 2 outputs differ" in lines["generate"]["reason"]
+    assert lines["pipeline"]["result"] == "FAIL" and "401 bytes" in lines["pipeline"]["reason"]
+
+
+def test_a_stranger_that_is_not_installed_fails_only_where_it_was_asked_for(run_strangers):
+    assert run_strangers(serve_vllm="absent")[0] == 0
+    assert run_strangers("--only", "vllm,generate", serve_vllm="absent")[0] == 1
+    assert run_strangers(generate="absent", pipeline="absent", serve_vllm="absent")[0] == 1
+    with pytest.raises(SystemExit):
+        run_strangers("--only", "tokens")
