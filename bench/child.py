@@ -51,16 +51,25 @@ class Outcome:
 
 
 def environment(
-    preload: Path | None, options: dict[str, str], extra: dict[str, str] | None = None
+    preload: Path | None,
+    options: dict[str, str],
+    extra: dict[str, str] | None = None,
+    *,
+    compiled: bool = False,
 ) -> dict[str, str]:
-    """The child's environment. Without `preload` it is stock: no LD_PRELOAD and no FT_* left of the parent's."""
+    """The child's environment. Without `preload` it is stock: no LD_PRELOAD and no FT_* left of the parent's. `compiled`: its packages have their byte code beside them."""
     env = {
         key: value for key, value in os.environ.items() if not key.startswith("FT_") and key != "LD_PRELOAD"
     }
     # A hang is then ended by SIGABRT, which prints the Python stack of every thread.
     env.update(PYTHONFAULTHANDLER="1", PYTHONUNBUFFERED="1")
-    # Where the installed packages lie without byte code, each process would compile them anew.
-    env.setdefault("PYTHONPYCACHEPREFIX", os.path.join(tempfile.gettempdir(), "flextensor-bench-bytecode"))
+    if compiled:
+        env.pop("PYTHONPYCACHEPREFIX", None)
+    else:
+        # Where the installed packages lie without byte code, each process would compile them anew.
+        env.setdefault(
+            "PYTHONPYCACHEPREFIX", os.path.join(tempfile.gettempdir(), "flextensor-bench-bytecode")
+        )
     env.update(extra or {})
     if preload is not None:
         env["LD_PRELOAD"] = str(Path(preload).resolve())

@@ -101,7 +101,7 @@ def command_line() -> argparse.ArgumentParser:
         "--packages-in",
         type=Path,
         metavar="FOLDER",
-        help="copies the installed Python packages there first (a folder in memory), for all runs alike",
+        help="makes a virtual environment there first (a folder in memory) with what torch, transformers, accelerate and diffusers need, for all runs alike",
     )
     add("--wheels", type=Path, help="folder with the peers' wheels, which only their own processes see")
     add(

@@ -70,6 +70,9 @@ class Bench:
         self.scratch = tempfile.TemporaryDirectory(prefix="flextensor-bench-")
         self.folder = Path(self.scratch.name)
         self.sites = wheels.unpack(options.wheels, self.folder) if options.wheels else {}
+        self.python = sys.executable
+        if options.packages_in:
+            self.place_packages(options.packages_in)
 
     def earlier_lines(self) -> list[dict]:
         """The lines of --against that are of the same program."""
@@ -88,24 +91,53 @@ class Bench:
     def environment(self, mode: str, settings: dict[str, str] | None = None) -> dict[str, str]:
         """The child's environment: the library only for ours, the Python package of the same name only for the peer that it is."""
         inherited = os.environ.get("PYTHONPATH", "")
-        if self.options.packages_in:
-            inherited = f"{packages.copied(self.options.packages_in)}:{inherited}"
         path = wheels.search_path(inherited, self.sites, python_flextensor=mode == "flextensor_py")
         extra = {"PYTHONPATH": path}
         if mode in peers.PEERS:
             extra.update(peers.PEERS[mode].environment)
-        return child.environment(self.options.lib if mode in measure.OURS else None, settings or {}, extra)
+        preload = self.options.lib if mode in measure.OURS else None
+        return child.environment(preload, settings or {}, extra, compiled=self.python != sys.executable)
+
+    def place_packages(self, into: Path) -> None:
+        """Gives all children a Python in memory with what they need; where that cannot be, the installed packages stay, and one line says so."""
+        try:
+            found = packages.needed(packages.ROOTS)
+            python = packages.environment(into, found)
+            sites = dict(self.sites)
+            for name, site in self.sites.items():
+                wanted, wheels_here = wheels.requirements(site)
+                if more := packages.needed(wanted, beside=[*found, *wheels_here]):
+                    sites[name + wheels.NEEDS] = packages.folder(into, more)
+        except packages.FAILURES as error:
+            self.note(f"packages in {into}: {error}; those that are installed are used")
+            return
+        before = (self.python, self.sites)
+        self.python, self.sites = str(python), sites
+        needed = self.options.imports or "import torch"
+        tried = child.run([self.python, "-c", needed], limit_s=120, env=self.environment("native"))
+        if tried.failure:
+            self.python, self.sites = before
+            reason = " ".join(tried.stderr_tail(1)) or tried.failure
+            self.note(f"packages in {into}: {reason}; those that are installed are used")
+            return
+        self.warmed.add("native")
+        self.note(f"packages in {into}: {len(found)}")
+
+    def with_python(self, command: list[str]) -> list[str]:
+        """The command with the children's Python in the place of this one."""
+        return [self.python if command[0] == sys.executable else command[0], *command[1:]]
 
     def warm_imports(self, mode: str) -> None:
         """Fills the byte-code cache and the page cache, so that no run pays for being the first on this machine."""
         needed = self.options.imports if mode == "native" else peers.PEERS[mode].imports
         if needed and mode not in self.warmed:
             self.warmed.add(mode)
-            child.run([sys.executable, "-c", needed], limit_s=120, env=self.environment(mode))
+            child.run([self.python, "-c", needed], limit_s=120, env=self.environment(mode))
 
     def measure_link(self) -> int:
         """Names the machine and measures its link; returns 0, or the exit code of a machine on which nothing can run."""
-        outcome = child.run(self.options.link, limit_s=90, env=self.environment("native"))
+        link = self.with_python(self.options.link)
+        outcome = child.run(link, limit_s=90, env=self.environment("native"))
         found = outcome.events("link")
         if not found:
             if outcome.returncode == program.MISSING:
@@ -166,12 +198,12 @@ class Bench:
         given = [("--layers", options.layers), ("--timed", options.timed), ("--cases", options.cases)]
         given += [("--device", options.device)] if options.device != "cuda" else []
         if mode.is_peer:
-            head = [sys.executable, str(HERE / "peers.py"), mode.name]
+            head = [self.python, str(HERE / "peers.py"), mode.name]
             head += ["--budget-bytes", str(mode.budget_bytes)] if mode.budget_bytes else []
             head.append(options.program[-1])
             given += [("--forwards", options.peer_forwards), ("--loop-seconds", options.peer_loop_seconds)]
         else:
-            head = [*options.program, "--build", build]
+            head = [*self.with_python(options.program), "--build", build]
             given += [("--forwards", options.forwards)]
         rest = [text for key, value in given if value is not None for text in (key, str(value))]
         return [*head, *rest, *(["--tiny"] if options.tiny else []), *options.program_option]

@@ -3,12 +3,15 @@
 The Python library FlexTensor has the name of our own package: it gets a folder of its own, which only its own processes see.
 """
 
+import importlib.metadata
 import zipfile
 from pathlib import Path
 
 # Folder of each wheel's distribution name; all others share the last.
 OWN_FOLDERS = {"flextensor": "flextensor_py"}
 SHARED = "shared"
+# Added to a folder's name: the installed packages that its wheels need, where the Python at hand does not have them (`packages.py`).
+NEEDS = "_needs"
 
 
 def unpack(folder: Path, into: Path) -> dict[str, Path]:
@@ -32,10 +35,17 @@ def unpack(folder: Path, into: Path) -> dict[str, Path]:
     return found
 
 
+def requirements(site: Path) -> tuple[list[str], list[str]]:
+    """What the wheels in an unpacked folder need, and what they are called."""
+    found = list(importlib.metadata.distributions(path=[str(site)]))
+    return [text for one in found for text in one.requires or ()], [one.metadata["Name"] for one in found]
+
+
 def search_path(inherited: str, sites: dict[str, Path], *, python_flextensor: bool) -> str:
     """PYTHONPATH for one process: the unpacked folders first; of what was inherited, nothing that holds a flextensor unless that one is asked for."""
     kept = [entry for entry in inherited.split(":") if entry]
     if not python_flextensor:
         kept = [entry for entry in kept if not (Path(entry) / "flextensor" / "__init__.py").exists()]
     names = [*(OWN_FOLDERS.values() if python_flextensor else ()), SHARED]
-    return ":".join([*(str(sites[name]) for name in names if name in sites), *kept])
+    folders = [sites[key] for name in names for key in (name, name + NEEDS) if key in sites]
+    return ":".join([*map(str, folders), *kept])
