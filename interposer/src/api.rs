@@ -11,7 +11,7 @@ use flextensor_core::units::ModelId;
 use crate::runtime::models::{self, Named, Owner, ProfileSource};
 use crate::runtime::world::world;
 use crate::runtime::{self, Profiling, chosen, passes, saved};
-use crate::{guard, init, log};
+use crate::{guard, init, late, log};
 
 /// A caller that knows another version stays away.
 const API_VERSION: u32 = 1;
@@ -73,6 +73,20 @@ pub(crate) extern "C" fn ft_phase() -> i32 {
         init::Stage::Active => call(0, || runtime::phase().code()),
         init::Stage::Inert | init::Stage::Starting => 0,
         _ => -1,
+    }
+}
+
+/// Starts us in a process that runs already.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_attach() -> i32 {
+    match catch_unwind(late::attach) {
+        Ok(Ok(true)) => DONE,
+        Ok(Ok(false)) => NOT_NOW,
+        Ok(Err(reason)) => {
+            log::error!("{reason}: nothing can be offloaded");
+            FAILED
+        }
+        Err(_) => FAILED,
     }
 }
 

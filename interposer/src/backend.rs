@@ -1,6 +1,7 @@
 //! How hooks get in front of the driver's functions. `Preload` is what ships: it changes no code and nobody's tables, it only answers lookups
 //! (`resolve`). `Frida` (feature `frida`, off by default) patches the first instructions of the driver's functions instead, for programs with modules that
-//! escape every lookup: opened with RTLD_DEEPBIND, or resolved before we were loaded. Handlers and shells are the same for both.
+//! escape every lookup: opened with RTLD_DEEPBIND, or with addresses on the heap. Handlers and shells are the same for both. (What was looked up before we came
+//! is `late`'s.)
 
 use crate::hooks::Row;
 

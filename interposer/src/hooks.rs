@@ -225,5 +225,11 @@ pub(crate) fn row_of_name(name: &[u8]) -> Option<&'static Row> {
     rows().find(|row| row.name.as_bytes() == name)
 }
 
+/// `cuInit` as a program calls it, through our function.
+pub(crate) fn init_driver() -> CUresult {
+    // SAFETY: takes a number, of which 0 is the one that is allowed.
+    unsafe { cuInit(0) }
+}
+
 #[cfg(test)]
 mod tests;

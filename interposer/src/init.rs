@@ -6,7 +6,7 @@
 
 use crate::backend::{HookBackend, SELECTED};
 use crate::ffi::real;
-use crate::{guard, hooks, log, resolve, runtime, selftest};
+use crate::{guard, hooks, late, log, resolve, runtime, selftest};
 use flextensor_config::choices::LogLevel;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
@@ -122,6 +122,9 @@ fn start() -> Stage {
     for warning in &config.warnings {
         log::warning!("{warning}");
     }
+    if late::came_late() && !come_late() {
+        return Stage::Failed;
+    }
     selftest::run(handle);
     if let Err(reason) = SELECTED.install(&mut hooks::rows()) {
         log::warning!("hook back end {}: {reason}", SELECTED.name());
@@ -141,6 +144,25 @@ fn start() -> Stage {
         Err(reason) => {
             log::error!("{reason}: the program runs without us");
             Stage::Failed
+        }
+    }
+}
+
+/// Puts us in front of the driver in a process that did not preload us; false, after one line, where that was not possible.
+fn come_late() -> bool {
+    match late::put_in_front() {
+        Ok(done) => {
+            log::info!(
+                "loaded late: {} names of the driver and {} addresses in {} libraries mean us now",
+                done.names,
+                done.words,
+                done.libraries
+            );
+            true
+        }
+        Err(reason) => {
+            log::error!("{reason}: the program runs without us, preload the library");
+            false
         }
     }
 }

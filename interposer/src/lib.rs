@@ -14,6 +14,7 @@ mod ffi;
 mod guard;
 mod hooks;
 mod init;
+mod late;
 mod log;
 mod outcome;
 mod resolve;

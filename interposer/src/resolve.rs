@@ -55,6 +55,20 @@ pub(crate) fn real_dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
     unsafe { real(handle, name.as_ptr()) }
 }
 
+/// What the global scope has first under a name: what libraries that name no other one are bound to. (`RTLD_DEFAULT` would begin with our own library, which
+/// is linked to look at itself first.)
+pub(crate) fn first_in_the_process(name: &CStr) -> *mut c_void {
+    // SAFETY: no name means the program itself, which is loaded.
+    let program = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY) };
+    if program.is_null() {
+        return std::ptr::null_mut();
+    }
+    let found = real_dlsym(program, name);
+    // SAFETY: gives back the reference taken above.
+    unsafe { libc::dlclose(program) };
+    found
+}
+
 /// `dlsym` for the whole process. glibc's looks at its caller (RTLD_NEXT), so this is no function that calls it but one that jumps to it with the
 /// program's stack and registers, unless the filter has an answer.
 ///
@@ -211,7 +225,7 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
     if !holds {
         return 0;
     }
-    let ours = (start..end).contains(&(dlsym as *const c_void).addr());
+    let ours = (start..end).contains(&own_dlsym());
     if !ours && !info.dlpi_name.is_null() {
         // SAFETY: the loader's NUL-terminated name of the object.
         let path = unsafe { CStr::from_ptr(info.dlpi_name) };
@@ -249,6 +263,24 @@ pub(crate) fn find_original(slot: &AtomicPtr<c_void>, name: &str) -> Result<*mut
     }
     let address = slot.load(Ordering::Acquire);
     if address.is_null() { Err(CUresult::CUDA_ERROR_NOT_SUPPORTED) } else { Ok(address) }
+}
+
+/// Learns the driver behind a handle, before anything looked it up. False if it is none.
+pub(crate) fn meet(handle: *mut c_void) -> bool {
+    let found = real_dlsym(handle, c"cuInit");
+    let Some(row) = hooks::row_of_name(b"cuInit") else { return false };
+    !found.is_null() && (found == row.original() || adopt(handle, found))
+}
+
+/// Where the driver whose functions we know lies in memory.
+pub(crate) fn driver_range() -> Option<std::ops::Range<usize>> {
+    let inside = hooks::rows().map(hooks::Row::original).find(|address| !address.is_null())?;
+    driver_image(inside).map(|image| image.start..image.end)
+}
+
+/// Where our own `dlsym` stands.
+pub(crate) fn own_dlsym() -> usize {
+    (dlsym as *const c_void).addr()
 }
 
 /// The third route: what the driver answered to a `cuGetProcAddress` becomes ours if it is in the table.

@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "looks functions up the way a program does")]
 
 use crate::ffi::types::{CUresult, c_char, c_int, c_uint, c_void};
-use crate::{hooks, init, log, resolve};
+use crate::{hooks, init, late, log, resolve};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -91,12 +91,12 @@ fn in_driver(symbol: &CStr) -> bool {
 
 /// The global scope's first definition of the name is ours.
 fn elf_route() -> bool {
-    SAMPLES.iter().all(|(symbol, ..)| resolve::real_dlsym(libc::RTLD_DEFAULT, symbol) == shell_of(symbol))
+    SAMPLES.iter().all(|(symbol, ..)| resolve::first_in_the_process(symbol) == shell_of(symbol))
 }
 
 /// The dlsym that other objects call: the global scope's first definition.
 fn dlsym_of_the_process() -> Option<unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void> {
-    let address = resolve::real_dlsym(libc::RTLD_DEFAULT, c"dlsym");
+    let address = resolve::first_in_the_process(c"dlsym");
     // SAFETY: a function called dlsym in the global scope has dlsym's signature; null is None.
     unsafe { std::mem::transmute(address) }
 }
@@ -136,12 +136,12 @@ fn proc_address_route(handle: *mut c_void) -> bool {
 }
 
 /// How this process stands, for launchers and tests: bits 0-7 the stage (0 inert, 1 starting, 2 active, 3 off by configuration, 4 could not start,
-/// 5 forked child), bit 8 self-test done, bits 9-11 the routes that work (exports, dlsym, cuGetProcAddress).
+/// 5 forked child), bit 8 self-test done, bits 9-11 the routes that work (exports, dlsym, cuGetProcAddress), bit 12 loaded late by `ft_attach`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_status() -> u32 {
     let routes = WORKING.load(Ordering::Relaxed);
     let tested = u32::from(routes & TESTED != 0);
-    (init::stage() as u32) | tested << 8 | (routes & 7) << 9
+    (init::stage() as u32) | tested << 8 | (routes & 7) << 9 | u32::from(late::came_late()) << 12
 }
 
 #[cfg(test)]

@@ -15,17 +15,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The interface version that this crate speaks.
 pub(crate) const API_VERSION: u32 = 1;
 
-static TABLE: OnceLock<Result<Table, String>> = OnceLock::new();
+static TABLE: OnceLock<Table> = OnceLock::new();
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// The interface, or why there is none. Looks the symbols up at the first call; later calls cost one load.
-pub(crate) fn table() -> Result<&'static Table, &'static str> {
+/// The interface, or why there is none. Once it was found a call costs one load; until then symbols are looked up by every call, because the library
+/// may still come ([`Table::attach`]).
+pub(crate) fn table() -> Result<&'static Table, String> {
     if SILENT.load(Ordering::Relaxed) {
         return Err(
-            "this process keeps silent: it was forked from one that uses the GPU, or the hook was switched off",
+            "this process keeps silent: it was forked from one that uses the GPU, or the hook was switched off"
+                .into(),
         );
     }
-    TABLE.get_or_init(Table::resolve).as_ref().map_err(String::as_str)
+    match TABLE.get() {
+        Some(table) => Ok(table),
+        None => {
+            let found = Table::resolve()?;
+            Ok(TABLE.get_or_init(|| found))
+        }
+    }
 }
 
 /// From now on no call goes out: for forked children, whose interposer is switched off as well.
@@ -69,6 +77,8 @@ macro_rules! interface {
 }
 
 interface! {
+    /// Starts the library in a process that it was not preloaded into.
+    fn attach = c"ft_attach"() -> i32;
     /// The phase number, or -1 while switched off.
     fn phase = c"ft_phase"() -> i32;
     fn raw_model_begin = c"ft_model_begin"(name: *const c_char) -> u64;

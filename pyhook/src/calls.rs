@@ -21,6 +21,14 @@ pub(crate) fn connect() -> PyResult<()> {
     table().map(|_| ())
 }
 
+/// Starts a library that was loaded after the program began: 0 when it is at work; -1 when it is switched off; -3 without a driver, or
+/// where that cannot be got in front of. Other Python threads run meanwhile.
+#[pyfunction]
+pub(crate) fn attach(py: Python<'_>) -> PyResult<i32> {
+    let table = table()?;
+    Ok(py.detach(|| table.attach()))
+}
+
 /// No call goes out any more; for forked children and after an error of ours.
 #[pyfunction]
 pub(crate) fn silence() {

@@ -23,7 +23,7 @@ mod _native {
     const API_VERSION: u32 = crate::bridge::API_VERSION;
     #[pymodule_export]
     use crate::calls::{
-        arena, config_json, configure, connect, model_begin, model_course, model_drop, model_end,
+        arena, attach, config_json, configure, connect, model_begin, model_course, model_drop, model_end,
         model_owner, model_phase, model_profiling, model_strategy, model_weight, phase, profile_save,
         report_json, silence, wants, weight_private, weight_written,
     };

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 /// libflextensor.so as cargo built it for this test binary: beside it. `TEST_PRELOAD` names another build to be tested.
-fn preload() -> PathBuf {
+pub(crate) fn preload() -> PathBuf {
     if let Some(library) = std::env::var_os("TEST_PRELOAD") {
         return library.into();
     }
@@ -18,7 +18,7 @@ fn preload() -> PathBuf {
     library
 }
 
-fn source(path: &str) -> PathBuf {
+pub(crate) fn source(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
@@ -34,7 +34,7 @@ fn hooked() -> BTreeSet<String> {
 }
 
 /// Rows of a measured table, without comments and header.
-fn table() -> Vec<[String; 4]> {
+pub(crate) fn table() -> Vec<[String; 4]> {
     let text =
         std::fs::read_to_string(source("fixtures/driver_addresses_13.tsv")).expect("the table can be read");
     let lines = text.lines().filter(|line| !line.starts_with('#')).skip(1);
@@ -43,7 +43,7 @@ fn table() -> Vec<[String; 4]> {
 }
 
 /// A folder with a driver, and with programs that use it.
-struct Stage {
+pub(crate) struct Stage {
     folder: tempfile::TempDir,
 }
 
@@ -68,15 +68,15 @@ impl Stage {
         stage
     }
 
-    fn with_driver() -> Stage {
+    pub(crate) fn with_driver() -> Stage {
         Stage::with_driver_lacking(&[])
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn compile(&self, program: &str, output: &str, arguments: &[&str]) -> PathBuf {
+    pub(crate) fn compile(&self, program: &str, output: &str, arguments: &[&str]) -> PathBuf {
         let output = self.path(output);
         let mut cc = Command::new("cc");
         cc.arg("-I").arg(self.folder.path()).args(["-fPIC", "-fno-builtin", "-O1", "-o"]).arg(&output);
@@ -86,12 +86,12 @@ impl Stage {
         output
     }
 
-    fn library(&self, program: &str, output: &str, arguments: &[&str]) -> PathBuf {
+    pub(crate) fn library(&self, program: &str, output: &str, arguments: &[&str]) -> PathBuf {
         self.compile(program, output, &[&["-shared"], arguments].concat())
     }
 
     /// A program that sees the driver, under the preload.
-    fn command(&self, program: &Path) -> Command {
+    pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.folder.path()).env("LD_PRELOAD", preload());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FT_")) {
@@ -124,7 +124,7 @@ impl Stage {
 }
 
 /// Every answer of a route is our function of the same name for hooked names, and the driver's for all others.
-fn assert_answers(printed: &str, routes: &[&str], answers_each: usize) {
+pub(crate) fn assert_answers(printed: &str, routes: &[&str], answers_each: usize) {
     let hooked = hooked();
     let mut seen = std::collections::BTreeMap::new();
     for line in printed.lines() {

@@ -10,6 +10,7 @@ mod failure;
 mod fork;
 mod graphs;
 mod invariants;
+mod late;
 mod launch_cost;
 mod loading;
 mod options;

@@ -38,6 +38,8 @@ class Case:
     limit_s: float
     slow: bool
     because: str
+    # False: the program is started without the library, whose path it gets in GPU_CASES_LIBRARY.
+    preload: bool = True
 
     def describe(self) -> dict:
         values = {
@@ -59,6 +61,7 @@ def case(
     limit_s: float = 90,
     slow: bool = False,
     because: str = "",
+    preload: bool = True,
 ):
     """Registers the function under its own name."""
     if streams is None and not because:
@@ -68,7 +71,7 @@ def case(
         if body.__name__ in CASES:
             raise ValueError(f"two cases are named {body.__name__}")
         CASES[body.__name__] = Case(
-            body.__name__, body, budget, streams, keeps_budget, limit_s, slow, because
+            body.__name__, body, budget, streams, keeps_budget, limit_s, slow, because, preload
         )
         return body
 

@@ -153,7 +153,10 @@ class Suite:
     def left_s(self) -> float:
         return self.options.total_limit - (time.monotonic() - self.began)
 
-    def environment(self, preload: bool, settings: dict[str, str]) -> dict[str, str]:
+    def environment(
+        self, library: Path | None, settings: dict[str, str], *, preload: bool = True
+    ) -> dict[str, str]:
+        """That of a run under `library`, or with its path for a program that loads it itself (`preload=False`)."""
         extra = {
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "GPU_CASES_CACHE": self.cache.name,
@@ -161,14 +164,16 @@ class Suite:
             "TORCHINDUCTOR_CACHE_DIR": str(Path(self.cache.name) / "inductor"),
             "TRITON_CACHE_DIR": str(Path(self.cache.name) / "triton"),
         }
-        return child.environment(self.options.lib if preload else None, settings, extra)
+        if library is not None and not preload:
+            extra |= {"GPU_CASES_LIBRARY": str(library.resolve()), **settings}
+        return child.environment(library if preload else None, settings, extra)
 
     def command(self, *arguments: str) -> list[str]:
         return [*self.options.program, *arguments]
 
     def describe(self) -> list[dict]:
         """The cases to run, the longest first."""
-        outcome = child.run(self.command("--list"), limit_s=60, env=self.environment(False, {}))
+        outcome = child.run(self.command("--list"), limit_s=60, env=self.environment(None, {}))
         found = outcome.events("case")
         if outcome.failure or not found:
             raise SystemExit(
@@ -217,7 +222,7 @@ class Suite:
         if limit < LEAST_S:
             return {"case": name, "result": "LEFT", "reason": "not run, the total limit is used up"}
         native = child.run(
-            self.command(name, "--repeat", "2"), limit_s=limit, env=self.environment(False, {})
+            self.command(name, "--repeat", "2"), limit_s=limit, env=self.environment(None, {})
         )
         if verdict := judge_native(native):
             self.keep(name, native, None, None)
@@ -228,7 +233,9 @@ class Suite:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "report.json"
             settings = {"FT_MAX_GPU_MEM": str(budget), "FT_REPORT": str(path), **self.options.settings}
-            ours = child.run(self.command(name), limit_s=limit, env=self.environment(True, settings))
+            preload = case["preload"]
+            environment = self.environment(self.options.lib, settings, preload=preload)
+            ours = child.run(self.command(name), limit_s=limit, env=environment)
             kept = child.read_report(path)
         # What the process said while its models were alive, rather than what was left at its exit.
         live = ours.events("report")

@@ -386,12 +386,14 @@ def test_only_a_deterministic_lively_finite_case_is_compared():
 
 
 FAKE_CASES = """
-cases = dict(good=1, wrong=1, hangs=1, absent=1, slow=1)
+cases = dict(good=1, wrong=1, hangs=1, absent=1, slow=1, late=1)
 if "--list" in sys.argv:
     for name in cases:
-        print(json.dumps(dict(event="case", name=name, budget=0.5, streams=True, keeps_budget=True, limit_s=2 if name == "hangs" else 30, slow=name == "slow", because="", says="")))
+        print(json.dumps(dict(event="case", name=name, budget=0.5, streams=True, keeps_budget=True, limit_s=2 if name == "hangs" else 30, slow=name == "slow", because="", says="", preload=name != "late")))
     sys.exit()
 name, ours = sys.argv[1], "FT_MAX_GPU_MEM" in os.environ
+how = "LD_PRELOAD" in os.environ, "GPU_CASES_LIBRARY" in os.environ
+assert how == ((ours, False) if name != "late" else (False, ours)), how
 if name == "absent":
     print(json.dumps(dict(event="skip", reason="no such kernel"))); sys.exit()
 for run in range(1 if ours else 2):
@@ -423,10 +425,11 @@ def test_the_suite_runs_all_quick_cases_and_says_what_went_wrong(
         "wrong": "FAIL",
         "hangs": "FAIL",
         "absent": "SKIP",
+        "late": "PASS",
     }
     assert lines["good"]["budget_bytes"] == 500
     assert "the first is 2" in lines["wrong"]["reason"] and "no end after" in lines["hangs"]["reason"]
-    assert capsys.readouterr().out.rstrip().endswith("2 FAIL, 1 SKIP, 1 PASS")
+    assert capsys.readouterr().out.rstrip().endswith("2 FAIL, 1 SKIP, 2 PASS")
 
 
 def test_chosen_cases_run_alone_and_an_unknown_one_is_refused(script, library, tmp_path):

@@ -16,6 +16,8 @@ pub struct Run {
     arguments: Vec<OsString>,
     variables: Vec<(String, OsString)>,
     preload: Option<PathBuf>,
+    /// The library is not preloaded: its path is in `LATE_LIBRARY`, for a program that loads it by itself.
+    late: bool,
     driver: bool,
     limit: Duration,
 }
@@ -117,6 +119,7 @@ impl Run {
             arguments: Vec::new(),
             variables: Vec::new(),
             preload: None,
+            late: false,
             driver: true,
             limit: Duration::from_secs(60),
         }
@@ -126,6 +129,14 @@ impl Run {
     #[must_use]
     pub fn preload(mut self) -> Self {
         self.preload = Some(preload_library());
+        self
+    }
+
+    /// Tells the program in `LATE_LIBRARY` where the library is, instead of preloading it.
+    #[must_use]
+    pub fn load_late(mut self) -> Self {
+        self.preload = Some(preload_library());
+        self.late = true;
         self
     }
 
@@ -184,7 +195,7 @@ impl Run {
             command.env("SIMCUDA_JOURNAL", folder.join("journal.json"));
         }
         if let Some(library) = &self.preload {
-            command.env("LD_PRELOAD", library);
+            command.env(if self.late { "LATE_LIBRARY" } else { "LD_PRELOAD" }, library);
             // These threads of the library compare weights in the background; what is torn is different then, and that is all they want to know.
             command.env("SIMCUDA_TORN_READERS", "ft-readout,ft-verify");
             command.env("FT_REPORT", folder.join("report.json"));

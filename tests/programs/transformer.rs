@@ -4,49 +4,23 @@
 //!
 //! `transformer [--layers N] [--dim N] [--forwards N] [--tokens N]`; status 0 when every driver call succeeded. The model is in `model/network.rs`.
 
+#[path = "model/asked.rs"]
+mod asked;
 #[path = "model/naming.rs"]
 mod naming;
 #[path = "model/network.rs"]
 mod network;
 
+use asked::{Asked, fnv};
 use harness::driver::Failure;
 use harness::ft::Ft;
 use harness::gpu::Gpu;
 use naming::Naming;
-use network::{Network, Shape};
+use network::Network;
 use std::time::Instant;
 
 /// Phases by the number that the C interface gives them.
 const PHASES: [&str; 4] = ["NOT_INITIALIZED", "DISCOVERY", "PROFILING", "INFERENCE"];
-
-struct Asked {
-    shape: Shape,
-    forwards: u32,
-}
-
-fn asked() -> Asked {
-    let mut asked =
-        Asked { shape: Shape { layers: 3, dim: 1664, heads: 13, vocabulary: 2048, tokens: 4 }, forwards: 16 };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let value = words.next().and_then(|value| value.parse::<u32>().ok());
-        let value = value.unwrap_or_else(|| panic!("{word} wants a number"));
-        match word.as_str() {
-            "--layers" => asked.shape.layers = value,
-            "--dim" => (asked.shape.dim, asked.shape.heads) = (value, (value / 128).max(1)),
-            "--tokens" => asked.shape.tokens = value,
-            "--forwards" => asked.forwards = value,
-            other => panic!("{other} is not known; allowed: --layers, --dim, --tokens, --forwards"),
-        }
-    }
-    asked
-}
-
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
 
 #[expect(clippy::print_stdout, reason = "a program speaks by its output")]
 fn run(asked: &Asked) -> Result<(), Failure> {
@@ -57,8 +31,7 @@ fn run(asked: &Asked) -> Result<(), Failure> {
     println!("weights {} MiB in {} matrices", network.weight_bytes() >> 20, network.matrices());
     let naming = ft.as_ref().map(|ft| Naming::name(ft, &network));
     let mut phase = None;
-    let mut ids: Vec<u32> =
-        (0..asked.shape.tokens).map(|token| token * 37 % asked.shape.vocabulary).collect();
+    let mut ids = asked.ids();
     for forward in 0..asked.forwards {
         let begun = Instant::now();
         let logits = network.forward(&gpu, &ids, naming.as_ref())?;
@@ -73,11 +46,7 @@ fn run(asked: &Asked) -> Result<(), Failure> {
         if forward + 1 == asked.forwards {
             println!("time {:.1} ms the last forward", took.as_secs_f64() * 1e3);
         }
-        // The next forward reads what this one predicts, so that a wrong byte goes on.
-        ids.rotate_left(1);
-        if let Some(last) = ids.last_mut() {
-            *last = network::best(&logits, asked.shape.vocabulary);
-        }
+        asked.next(&mut ids, network::best(&logits, asked.shape.vocabulary));
     }
     if let Some(memory) = ft.as_ref().and_then(Ft::report).and_then(|report| report.get("memory").cloned()) {
         let mib = |key: &str| memory[key].as_u64().unwrap_or(0) >> 20;
@@ -94,7 +63,7 @@ fn run(asked: &Asked) -> Result<(), Failure> {
 
 #[expect(clippy::print_stderr, reason = "a program speaks by its output")]
 fn main() {
-    if let Err(failure) = run(&asked()) {
+    if let Err(failure) = run(&Asked::from_arguments()) {
         eprintln!("{failure}");
         std::process::exit(2);
     }

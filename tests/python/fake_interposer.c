@@ -12,7 +12,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char *text;
 static size_t used, room;
-static long answers[8]; /* 0 wants, 1 phase (of each model too), 2 refuse models, 3 answer of model_weight, 4 answer of weight_private */
+static long answers[8]; /* 0 wants, 1 phase (of each model too), 2 refuse models, 3 answer of model_weight, 4 answer of weight_private, 5 of attach */
 static uint64_t models;
 
 static void record(const char *format, ...) {
@@ -71,6 +71,7 @@ void fake_bring_in(void) {
 
 /* The interface. */
 uint32_t ft_api_version(void) { return getenv("FAKE_VERSION") ? (uint32_t)atoi(getenv("FAKE_VERSION")) : 1; }
+int32_t ft_attach(void) { record("attach"); return (int32_t)answers[5]; }
 int32_t ft_phase(void) { return (int32_t)answers[1]; }
 
 uint64_t ft_model_begin(const char *name) {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::resolve;
+use crate::{late, resolve};
 
 /// Requests that may wait in the interpreter at a time: its queue is short, and others use it too.
 const WAITING: u32 = 1;
@@ -21,7 +21,8 @@ type RunSimpleString = unsafe extern "C" fn(*const c_char, *mut c_void) -> c_int
 
 /// Asks the interpreter, if there is one, to let the hook look for models when it next can.
 pub(crate) fn look_around() {
-    if QUEUED.load(Ordering::Relaxed) >= WAITING {
+    // A program that was not started with us names its models itself; its other models are none of our business.
+    if late::came_late() || QUEUED.load(Ordering::Relaxed) >= WAITING {
         return;
     }
     let Some(initialized) = function::<IsInitialized>(c"Py_IsInitialized") else { return };

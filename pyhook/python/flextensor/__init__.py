@@ -142,20 +142,20 @@ _PHASES = {0: "NOT_INITIALIZED", 1: "DISCOVERY", 2: "PROFILING", 3: "INFERENCE"}
 
 
 def phase() -> str | None:
-    """The phase that this process is in, or None when libflextensor.so is not preloaded or switched off."""
+    """The phase that this process is in, or None when libflextensor.so is not loaded or switched off."""
     from flextensor import _native
 
     return _PHASES.get(_native.phase())
 
 
 def is_active() -> bool:
-    """Whether libflextensor.so is preloaded into this process and not switched off."""
+    """Whether libflextensor.so is in this process, preloaded or loaded by `offload()`, and not switched off."""
     return phase() is not None
 
 
 def report() -> dict[str, Any]:
     """The run report as it stands now (docs/report.md); empty before the program's first use of CUDA.
-    RuntimeError when libflextensor.so is not preloaded."""
+    RuntimeError when libflextensor.so is not loaded."""
     from flextensor import _native
 
     return _json.loads(_native.report_json() or "{}")

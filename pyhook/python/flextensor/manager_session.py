@@ -17,7 +17,7 @@ def begin(
     fraction: float | None,
     profile_folder: str | None,
 ) -> Any:
-    """The session of the model (`flextensor.session`). RuntimeError when libflextensor.so is not preloaded."""
+    """The session of the model (`flextensor.session`). RuntimeError when libflextensor.so cannot be had."""
     from flextensor.config import OffloadConfig
     from flextensor.phases import Settings
     from flextensor.session import Session

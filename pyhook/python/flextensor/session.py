@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flextensor import _native, loading, naming
+from flextensor import _native, loading, naming, taking_over
 from flextensor.config import OffloadConfig, config_defaults
 from flextensor.gpu_budget import resolve_gpu_budget
 from flextensor.phases import Settings
@@ -75,6 +75,10 @@ class Session:
 
         self._host = hook.process()
         self._model = model
+        memory = taking_over.GpuMemory(device)
+        if loading.came_late():
+            # What is idle is of before the library: weights would be put there.
+            memory.give_back()
         self._homes = move(model, device)
         patterns = naming.Patterns(list(config.include_patterns or ["*"]), list(config.exclude_patterns))
         course = (
@@ -85,6 +89,8 @@ class Session:
             profile or "",
         )
         try:
+            if loading.came_late():
+                taking_over.take_over(model, memory)
             root = self._host.adopt(model, Wishes(patterns, course))
             if root is None:
                 raise RuntimeError(

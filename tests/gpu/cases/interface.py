@@ -11,15 +11,19 @@ from lab import FORWARDS, WIDTH, Lab, Stack, case
 from torch import nn
 
 
+def library() -> Path | None:
+    """The library that is preloaded, or that the program is to load by offloading; None in a run without it."""
+    preloaded = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+    named = [os.environ["GPU_CASES_LIBRARY"]] if "GPU_CASES_LIBRARY" in os.environ else []
+    return next((Path(name) for name in [*preloaded, *named] if "flextensor" in name), None)
+
+
 def interface():
-    """The package beside the preloaded library; None in a run without it."""
-    libraries = [
-        name for name in os.environ.get("LD_PRELOAD", "").replace(":", " ").split() if "flextensor" in name
-    ]
-    if not libraries:
+    """The package beside the library; None in a run without it."""
+    if (path := library()) is None:
         return None
     if "flextensor" not in sys.modules:
-        sys.path.insert(0, str(Path(libraries[0]).resolve().parents[1]))
+        sys.path.insert(0, str(path.resolve().parents[1]))
     import flextensor
 
     return flextensor
@@ -139,3 +143,96 @@ def interface_timed(lab: Lab):
         report = ft.collect_offload_timing()
         assert report.num_passes == 10 and len(report.per_trap) == len(ft.offload_units())
         assert all(one.compute_min > 0 and one.wait_min >= 0 for one in report.per_trap)
+
+
+def check_late() -> None:
+    """After the first `offload()` of a program that was started without the library: it is there, and came late."""
+    if interface() is not None:
+        from flextensor import loading
+
+        assert loading.came_late() and not os.environ.get("LD_PRELOAD"), "the library was preloaded"
+
+
+@case(preload=False)
+def interface_without_preload(lab: Lab):
+    """A model that lies on the GPU and has run is taken over by `offload()`, which loads the library; views of its weights follow."""
+    model = lab.build(Stack)
+    view = model.blocks[1].up.weight.view(-1)[:64]
+    # Runtimes, kernels and workspaces are all there before the library comes.
+    yield from forwards(lab, model, 2)
+    proxy = offloaded(model)
+    check_late()
+    addresses = [parameter.data_ptr() for parameter in model.parameters()]
+    assert view.data_ptr() == model.blocks[1].up.weight.data_ptr(), "a view has lost its weight"
+    yield from forwards(lab, proxy)
+    yield view.clone()
+    assert addresses == [parameter.data_ptr() for parameter in model.parameters()], "a weight has moved"
+    if (ft := interface()) is not None:
+        assert ft.get_offload_manager().phase.name == "INFERENCE"
+        usage = ft.get_gpu_memory_usage()
+        assert 0 < usage.blocks_bytes < usage.total_bytes, usage
+
+
+@case(preload=False)
+def interface_without_preload_from_cpu(lab: Lab):
+    """A model on the CPU, in a program that has used the GPU before, with idle memory of torch's from then."""
+    other = lab.build(lambda: Stack(2))
+    yield from forwards(lab, other, 2)
+    lab.models.remove(other)
+    del other
+    proxy = offloaded(host_built(lab))
+    check_late()
+    yield from forwards(lab, proxy)
+
+
+class Seeing(nn.Module):
+    """Convolutions in front of a stack: their library is loaded by the first of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.eyes = nn.ModuleList(nn.Conv2d(512, 2048, 3, padding=1) for _ in range(2))
+        self.down = nn.Conv2d(2048, 512, 1)
+        self.blocks = Stack(4).blocks
+        self.widen = nn.Linear(512, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for eye in self.eyes:
+            x = self.down(eye(x).relu())
+        x = self.widen(x.flatten(2).mean(2))
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@case(preload=False)
+def interface_without_preload_new_libraries(lab: Lab):
+    """Libraries that come after ours: cuDNN's parts are loaded by the first convolution, which is in an offloaded model."""
+    lab.need_cuda()
+    model = lab.build(Seeing)
+    proxy = offloaded(model, include_patterns=["eyes.*", "blocks.*"])
+    check_late()
+    for _ in range(FORWARDS):
+        with torch.no_grad():
+            yield proxy(lab.randn(2, 512, 16, 16))
+
+
+@case(preload=False, slow=True, streams=None, because="compiled units may be captured in graphs, whose weights stay")
+def interface_without_preload_compiled(lab: Lab):
+    """torch.compile's launcher has found the driver before the library comes; units are compiled afterwards."""
+    lab.need_cuda()
+    warm = torch.compile(lambda x: (x * 2 + 1).relu())
+    yield warm(lab.randn(8, WIDTH))
+    model = lab.build(Stack)
+
+    def compile_fn(unit: nn.Module) -> nn.Module:
+        return torch.compile(unit, fullgraph=True)
+
+    if interface() is None:
+        yield from forwards(lab, model, 1)
+        for name, block in list(model.blocks.named_children()):
+            model.blocks[int(name)] = compile_fn(block)
+        yield from forwards(lab, model, FORWARDS + 3)
+    else:
+        proxy = offloaded(model, compile_fn=compile_fn)
+        check_late()
+        yield from forwards(lab, proxy, FORWARDS + 4)

@@ -1,0 +1,87 @@
+//! Coming into a process that runs already, without having been preloaded (`ft_attach`). The driver's addresses are in other libraries' hands by then, so
+//! answering lookups, `resolve`'s job, is not enough. Two things are rewritten, both only ever from the driver's address of a function to our own
+//! function of the same name:
+//! 1. the driver's own list of exported names (`symbols`): whatever is looked up from now on, by whomever, is ours;
+//! 2. every copy of such an address in the writable data of the loaded libraries (`words`): what was looked up before becomes ours.
+//!
+//! No instruction is changed. Copies that a program keeps in memory of its own (the heap) are left alone: nobody could tell whether they are pointers
+//! to functions. Starting, and the self-test that follows, are left to `init`.
+
+#![expect(unsafe_code, reason = "opens the driver and starts it")]
+
+use crate::ffi::types::*;
+use crate::{hooks, init, resolve};
+use mappings::Mappings;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+mod mappings;
+mod objects;
+mod symbols;
+mod words;
+
+static LATE: AtomicBool = AtomicBool::new(false);
+
+/// What was rewritten.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rewritten {
+    /// Exported names of the driver that mean our functions.
+    pub(crate) names: usize,
+    /// Addresses in the data of libraries.
+    pub(crate) words: usize,
+    /// Libraries that these were in.
+    pub(crate) libraries: usize,
+}
+
+/// Whether we came into this process after its start.
+pub(crate) fn came_late() -> bool {
+    LATE.load(Ordering::Relaxed)
+}
+
+/// Whether lookups of the process reach us, as they do where we were preloaded.
+fn is_preloaded() -> bool {
+    resolve::first_in_the_process(c"dlsym").addr() == resolve::own_dlsym()
+}
+
+/// Loads the driver if nobody has, and starts us by its `cuInit`, which does nothing where the program called it before.
+///
+/// # Errors
+/// There is no driver, or its `cuInit` fails; the text says which.
+pub(crate) fn begin() -> Result<(), String> {
+    // SAFETY: the name is NUL-terminated; a program that offloads to a GPU loads the driver sooner or later.
+    let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if handle.is_null() {
+        return Err("there is no CUDA driver (libcuda.so.1)".to_owned());
+    }
+    if !resolve::meet(handle) {
+        return Err("libcuda.so.1 is no driver".to_owned());
+    }
+    LATE.store(!is_preloaded(), Ordering::Relaxed);
+    match hooks::init_driver() {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(format!("cuInit returned {}", code.0)),
+    }
+}
+
+/// Puts our functions in front of the driver's, while we start.
+///
+/// # Errors
+/// What could not be read or rewritten. Names come before words, so that nothing slips through between both: where this fails half-way, calls that come to
+/// us go on to the driver.
+pub(crate) fn put_in_front() -> Result<Rewritten, String> {
+    let mappings = Mappings::read().map_err(|error| format!("/proc/self/maps cannot be read: {error}"))?;
+    let driver = resolve::driver_range().ok_or("the loaded driver cannot be found again")?;
+    let names = symbols::rewrite(&driver)?;
+    let (words, libraries) = words::rewrite(&mappings, &driver)?;
+    Ok(Rewritten { names, words, libraries })
+}
+
+/// Starts us in a process that runs already; what `ft_attach` does. True once we are active.
+///
+/// # Errors
+/// As [`begin`].
+pub(crate) fn attach() -> Result<bool, String> {
+    if init::stage() == init::Stage::Inert {
+        begin()?;
+    }
+    Ok(init::active())
+}

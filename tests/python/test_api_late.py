@@ -1,0 +1,241 @@
+"""`offload()` in a program that was not started with the library: loading it, and giving weights memory that it manages."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import PACKAGE, ROOT
+
+torch = pytest.importorskip("torch", reason="needs the torch that tools/ci_torch.sh installs")
+from flextensor import loading, naming, taking_over  # noqa: E402
+from torch import nn  # noqa: E402
+
+STAND_IN = ROOT / "target" / "fake_interposer.so"
+SETUP = f"""
+import sys, ctypes, logging
+sys.path.insert(0, {str(PACKAGE.parent)!r})
+import torch, flextensor
+from pathlib import Path
+from flextensor import _native, loading, naming, session
+loading.library = lambda: Path({str(STAND_IN)!r})
+naming.on_gpu = lambda tensor: True
+session.cuda_is_available = lambda: True
+session.device_of = lambda config: torch.device("cpu")
+from flextensor import taking_over
+taking_over.GpuMemory.give_back = lambda self: print("gave back")
+taking_over.GpuMemory.settle = lambda self: None
+def said():
+    library = ctypes.CDLL(None)
+    buffer = ctypes.create_string_buffer(1 << 16)
+    library.fake_take(buffer, ctypes.c_size_t(1 << 16))
+    return buffer.value.decode()
+"""
+
+
+def run(program, **environment):
+    """Runs a program text in an interpreter that no library is preloaded into."""
+    if not STAND_IN.is_file():
+        pytest.skip("needs the recording stand-in: run tools/test_python.sh")
+    kept = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    done = subprocess.run(
+        [sys.executable, "-c", SETUP + program],
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_offload_loads_the_library_and_starts_it_before_it_names_the_model():
+    done = run(
+        """
+assert not flextensor.is_active() and not loading.came_late()
+model = flextensor.offload(torch.nn.Linear(4, 4), flextensor.OffloadConfig(pinned_memory=False))
+assert loading.came_late() and flextensor.is_active()
+calls = [line.split()[0] for line in said().splitlines()]
+assert calls.count("attach") == 1 and calls.index("attach") < calls.index("model_begin"), calls
+flextensor.release()
+flextensor.offload(torch.nn.Linear(4, 4), flextensor.OffloadConfig(pinned_memory=False))
+print(len([line for line in said().splitlines() if line.startswith("model_begin")]))
+"""
+    )
+    assert done.stdout.splitlines()[-1] == "1"
+    line = "CUDA graphs that were captured before must be captured again"
+    assert done.stderr.count(line) == 1, done.stderr
+
+
+def test_a_library_that_is_not_there_or_does_not_start_is_a_runtime_error_that_says_what_to_do():
+    done = run(
+        """
+def refused(model=None):
+    linear = torch.nn.Linear(4, 4)
+    weight = linear.weight.detach().clone()
+    try:
+        flextensor.offload(linear, flextensor.OffloadConfig())
+    except RuntimeError as error:
+        assert torch.equal(linear.weight, weight)
+        print(error)
+loading.library = lambda: Path("/nonexistent/libflextensor.so")
+refused()
+loading.library = lambda: Path(%r)
+ctypes.CDLL(%r, mode=ctypes.RTLD_GLOBAL).fake_set(5, ctypes.c_long(-3))
+loading._came_late = True
+refused()
+ctypes.CDLL(None).fake_set(5, ctypes.c_long(-1))
+ctypes.CDLL(None).fake_set(1, ctypes.c_long(-1))
+refused()
+"""
+        % (str(STAND_IN), str(STAND_IN))
+    )
+    missing, unfit, off = [line for line in done.stdout.splitlines() if "libflextensor" in line]
+    assert "cannot be loaded" in missing and "flextensor run" in missing
+    assert "cannot serve a program that runs already" in unfit and "flextensor run" in unfit
+    assert "switched off" in off and "FT_ENABLED" in off
+
+
+def test_switched_off_nothing_is_loaded():
+    done = run(
+        """
+model = flextensor.offload(torch.nn.Linear(4, 4), flextensor.OffloadConfig(enabled=False))
+model(torch.zeros(1, 4))
+assert not loading.came_late() and not hasattr(ctypes.CDLL(None), "ft_api_version")
+"""
+    )
+    assert "captured" not in done.stderr
+
+
+class Memory:
+    """An allocator that stands for torch's on a GPU: storages of the CPU, of which some count as managed."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, monkeypatch):
+        self.old = {}  # address -> bytes, of before the library
+        self.log = []
+        self.room = 1 << 40
+        self.grows = False
+        self.serves = True
+        self._reserved = 0
+        monkeypatch.setattr(naming, "on_gpu", lambda tensor: not tensor.is_meta)
+
+    def of_before(self, model):
+        for tensor in model.parameters():
+            storage = tensor.untyped_storage()
+            self.old[storage.data_ptr()] = storage.nbytes()
+
+    def is_managed(self, address):
+        return self.serves and not any(first <= address < first + size for first, size in self.old.items())
+
+    def settle(self):
+        self.log.append("settle")
+
+    def give_back(self):
+        self.log.append("give back")
+
+    def reserved_bytes(self):
+        self._reserved += self.grows
+        return self._reserved
+
+    def has_room(self, nbytes):
+        return self.room >= nbytes
+
+    def allocations(self):
+        return list(self.old.items())
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    return Memory(monkeypatch)
+
+
+WIDTH = 640  # 1.6 MB of floats: more than torch's small allocations
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.second = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.head = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.head.weight = self.first.weight
+        self.norm = nn.LayerNorm(WIDTH)
+        self.half = self.second.weight.detach()[: WIDTH // 2]
+
+
+def test_every_large_storage_gets_managed_memory_and_stays_the_same_object(memory):
+    model = Tied().requires_grad_(False)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    bytes_before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    storages = {name: tensor.untyped_storage()._cdata for name, tensor in parameters.items()}
+    memory.of_before(model)
+    norm = model.norm.weight.data_ptr()
+    taken = taking_over.take_over(model, memory)
+    assert taken == 2 * WIDTH * WIDTH * 4
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        assert tensor is parameters[name] and tensor.untyped_storage()._cdata == storages[name]
+        assert torch.equal(tensor, bytes_before[name])
+    assert memory.is_managed(model.first.weight.data_ptr())
+    assert memory.is_managed(model.second.weight.data_ptr())
+    assert model.head.weight is model.first.weight
+    assert model.half.data_ptr() == model.second.weight.data_ptr(), "a view follows its storage"
+    assert model.norm.weight.data_ptr() == norm, "small allocations are never managed"
+
+
+def test_weight_by_weight_old_memory_goes_back_before_new_is_asked_for(memory, monkeypatch):
+    model = Tied().requires_grad_(False)
+    memory.of_before(model)
+    alive = []
+    resize = torch.UntypedStorage.resize_
+
+    def watched(storage, nbytes):
+        resize(storage, nbytes)
+        alive.append(sum(each.untyped_storage().nbytes() for each in {model.first.weight, model.second.weight}))
+
+    monkeypatch.setattr(torch.UntypedStorage, "resize_", watched)
+    taking_over.take_over(model, memory)
+    whole = 2 * WIDTH * WIDTH * 4
+    assert max(alive) <= whole and min(alive) == whole // 2
+    assert memory.log.count("give back") == 3, "once for each weight, and at the end"
+
+
+def test_weights_of_one_allocation_leave_it_together(memory):
+    flat = torch.arange(2 * WIDTH * WIDTH, dtype=torch.float32)
+    model = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)).requires_grad_(False)
+    memory.of_before(model)
+    addresses = sorted(memory.old)
+    # One allocation of the driver's around both.
+    memory.allocations = lambda: [(addresses[0], addresses[-1] + WIDTH * WIDTH * 4 - addresses[0])]
+    for at, layer in enumerate(model):
+        layer.weight.copy_(flat[at * WIDTH * WIDTH :][: WIDTH * WIDTH].view(WIDTH, WIDTH))
+    memory.room = 0  # nothing can be put aside on the GPU
+    taking_over.take_over(model, memory)
+    assert memory.log.count("give back") == 2, "once for the allocation, and at the end"
+    for at, layer in enumerate(model):
+        assert torch.equal(layer.weight.flatten(), flat[at * WIDTH * WIDTH :][: WIDTH * WIDTH])
+        assert memory.is_managed(layer.weight.data_ptr())
+
+
+def test_an_allocator_that_is_not_served_keeps_the_weights_whole_and_is_said(memory, caplog):
+    model = Tied().requires_grad_(False)
+    before = model.first.weight.clone()
+    memory.of_before(model)
+    memory.serves, memory.grows = False, True
+    assert taking_over.take_over(model, memory) == 0
+    assert "does not manage" in caplog.text and str(2 * WIDTH * WIDTH * 4) in caplog.text
+    assert torch.equal(model.first.weight, before)
+
+
+def test_what_is_managed_already_and_what_is_not_the_allocators_own_is_left_alone(memory):
+    model = Tied().requires_grad_(False)
+    address = model.first.weight.data_ptr()
+    assert taking_over.take_over(model, memory) == 0 and memory.log == []
+    assert model.first.weight.data_ptr() == address
+    shared = torch.from_numpy(__import__("numpy").zeros((WIDTH, WIDTH), dtype="float32"))
+    other = nn.Module()
+    other.weight = nn.Parameter(shared, requires_grad=False)
+    memory.of_before(other)
+    assert taking_over.take_over(other, memory) == 0 and other.weight.data_ptr() == shared.data_ptr()
+
