@@ -5,6 +5,7 @@ tokens or pixels. (Serving engines' own dummy weights are no such test: they are
 Numbers come from one seeded pool on the CPU, so that making a folder touches no GPU. What runs on the weights is left to the programs.
 """
 
+import concurrent.futures
 import contextlib
 import fcntl
 import json
@@ -20,6 +21,8 @@ import torch
 # Not a multiple of any width, so that the repetitions of the pool in a large weight are never the same rows.
 POOL_ELEMENTS = (1 << 24) + 43
 WEIGHT_SCALE = 0.02
+# Files are written side by side; each one's weights are in memory meanwhile.
+THREADS = 4
 
 
 class Pool:
@@ -27,12 +30,13 @@ class Pool:
 
     def __init__(self, seed: int = 1) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.numbers = torch.empty(POOL_ELEMENTS).normal_(0.0, WEIGHT_SCALE, generator=generator)
-        self.numbers = self.numbers.to(torch.bfloat16)
+        numbers = torch.empty(POOL_ELEMENTS).normal_(0.0, WEIGHT_SCALE, generator=generator)
+        # Twice, so that the part which begins anywhere is whole.
+        self.numbers = numbers.to(torch.bfloat16).repeat(2)
 
     def fill(self, name: str, weight: torch.Tensor) -> torch.Tensor:
         """Writes the numbers that belong to `name` into a contiguous `weight`, and returns it. Scales of norms get them around 1."""
-        own = self.numbers.roll(zlib.crc32(name.encode()) % POOL_ELEMENTS)
+        own = self.numbers[zlib.crc32(name.encode()) % POOL_ELEMENTS :]
         for part in weight.view(-1).split(POOL_ELEMENTS):
             part.copy_(own[: part.numel()])
         is_scale = weight.dim() == 1 and not name.endswith("bias")
@@ -118,15 +122,20 @@ def llama(
         from safetensors.torch import save_file
 
         pool, placed, total = Pool(), {}, 0
-        for number, layer in enumerate([None, *range(layers)], 1):
-            file = f"model-{number:05}-of-{layers + 1:05}.safetensors"
+        files = [f"model-{number:05}-of-{layers + 1:05}.safetensors" for number in range(1, layers + 2)]
+
+        def write(file: str, layer: int | None) -> dict[str, int]:
             weights = {
                 key: pool.fill(key, torch.empty(shape, dtype=torch.bfloat16))
                 for key, shape in llama_shapes(config, layer).items()
             }
             save_file(weights, folder / file, metadata={"format": "pt"})
-            placed |= dict.fromkeys(weights, file)
-            total += sum(weight.nbytes for weight in weights.values())
+            return {key: weight.nbytes for key, weight in weights.items()}
+
+        with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
+            for file, written in zip(files, threads.map(write, files, [None, *range(layers)]), strict=True):
+                placed |= dict.fromkeys(written, file)
+                total += sum(written.values())
         index = {"metadata": {"total_size": total}, "weight_map": placed}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
         (folder / "config.json").write_text(json.dumps(config))
