@@ -221,9 +221,7 @@ class Suite:
         limit = min(case["limit_s"], self.left_s())
         if limit < LEAST_S:
             return {"case": name, "result": "LEFT", "reason": "not run, the total limit is used up"}
-        native = child.run(
-            self.command(name, "--repeat", "2"), limit_s=limit, env=self.environment(None, {})
-        )
+        native = child.run(self.command(name, "--repeat", "2"), limit_s=limit, env=self.environment(None, {}))
         if verdict := judge_native(native):
             self.keep(name, native, None, None)
             return {"case": name, "result": verdict[0], "reason": verdict[1], "stderr": native.stderr_tail()}

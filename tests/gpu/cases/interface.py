@@ -216,7 +216,12 @@ def interface_without_preload_new_libraries(lab: Lab):
             yield proxy(lab.randn(2, 512, 16, 16))
 
 
-@case(preload=False, slow=True, streams=None, because="compiled units may be captured in graphs, whose weights stay")
+@case(
+    preload=False,
+    slow=True,
+    streams=None,
+    because="compiled units may be captured in graphs, whose weights stay",
+)
 def interface_without_preload_compiled(lab: Lab):
     """torch.compile's launcher has found the driver before the library comes; units are compiled afterwards."""
     lab.need_cuda()

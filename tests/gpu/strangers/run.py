@@ -57,6 +57,7 @@ class Strangers(cases.Suite):
                 "budget": self.options.budget / 100,
                 "streams": True,
                 "keeps_budget": True,
+                "preload": True,
                 "limit_s": limit_s,
                 "alone": alone,
             }
