@@ -28,6 +28,7 @@ pub struct Config {
     pub gpu_limit: Option<Budget>,
     pub mode: MemoryMode,
     pub budget_while_loading: bool,
+    pub host_embeddings: bool,
     /// Bytes.
     pub managed_min_bytes: u64,
     /// Bytes.

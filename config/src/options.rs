@@ -114,6 +114,14 @@ static GPU_MEMORY: &[Row] = &[
         Supported,
     ),
     row(
+        "host_embeddings",
+        Kind::Bool,
+        "true",
+        "0.1.0",
+        "Where weights are streamed, weights of nn.Embedding lie in host memory: kernels read the few rows that a forward needs over the link, and the table takes neither GPU memory nor a copy.",
+        Supported,
+    ),
+    row(
         "managed_min_bytes",
         Kind::Bytes,
         "10MiB",

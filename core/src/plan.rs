@@ -33,6 +33,8 @@ pub enum StayReason {
     TooSmall,
     /// It was read outside its owner's forward.
     ReadElsewhere,
+    /// Forwards read single rows of it, in host memory.
+    Rows,
     /// Forwards write it.
     Written,
     /// The program asked for private pages (`ft_weight_private`).

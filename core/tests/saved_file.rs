@@ -3,8 +3,8 @@
 mod saved_models;
 
 use flextensor_core::link::LinkCurve;
-use flextensor_core::plan::{StayReason, plan};
-use flextensor_core::saved::{Saved, SavedError, parse};
+use flextensor_core::plan::{PlanRequest, StayReason, plan};
+use flextensor_core::saved::{Saved, SavedError, SavedModel, parse};
 use flextensor_core::units::{ModelId, UnitId};
 use proptest::prelude::*;
 use saved_models::{MIB, additions, model, planned};
@@ -285,6 +285,25 @@ fn reasons_to_stay_survive_the_file() {
     let file = Saved::of(additions(vec![toy]));
     let read = parse("p.json", &file.to_text()).expect("sound");
     assert_eq!(read.request(0, None, LinkCurve::default()).units[1].stay, Some(StayReason::Escaped));
+}
+
+/// A table that lies in host memory for good takes part in no plan, and takes no GPU memory.
+#[test]
+fn what_is_read_by_rows_is_in_no_request_and_in_no_plan() {
+    let mut toy = planned(model(4, 16), None);
+    let peak = |toy: &SavedModel| {
+        let ids: Vec<UnitId> = (0..toy.units.len() as u32).map(UnitId).collect();
+        toy.plan.as_ref().expect("a plan").plan(toy, ModelId(1), &ids).peak_bytes
+    };
+    let (before, pages) = (peak(&toy), toy.units[0].pages);
+    toy.units[0].stay = Some(StayReason::Rows);
+    assert_eq!(before - peak(&toy), pages * PlanRequest::PAGE_BYTES);
+    let second = model(2, 16);
+    let count = toy.units.len() + second.units.len();
+    let file = Saved::of(additions(vec![toy, second]));
+    let request = parse("p.json", &file.to_text()).expect("sound").request(0, None, LinkCurve::default());
+    assert_eq!(request.units.len(), count - 1);
+    plan(&request).expect("no pass uses a unit that is not there, and none is described twice");
 }
 
 /// Every leaf and branch of the file, by path.

@@ -46,6 +46,7 @@ mod python;
 mod readout;
 mod regions;
 mod replan;
+mod rows;
 pub(crate) mod saved;
 mod scan;
 mod shadow;

@@ -20,5 +20,6 @@ mod profile_file;
 mod proofs;
 mod replan;
 mod reported;
+mod rows;
 mod threads;
 mod told;

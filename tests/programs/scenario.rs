@@ -2,7 +2,7 @@
 //! when every byte was right, 1 when one was not, 2 when a driver call failed.
 //!
 //! `scenario STORY`. The stage that all stories stand on is in `scenario/scene.rs`; stories are in `scenario/pages.rs` (what a weight's bytes are),
-//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/courses.rs` (models with counts and profiles of their own, options that change), `scenario/proofs.rs` (who is taken for a reader), `scenario/loading.rs` (models that do not fit), `scenario/pool.rs` (weights side by side in one allocation), `scenario/pressure.rs` (memory that runs short later) and `scenario/process.rs` (threads, forks, exits).
+//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/courses.rs` (models with counts and profiles of their own, options that change), `scenario/proofs.rs` (who is taken for a reader), `scenario/loading.rs` (models that do not fit), `scenario/pool.rs` (weights side by side in one allocation), `scenario/rows.rs` (a table of which single rows are read), `scenario/pressure.rs` (memory that runs short later) and `scenario/process.rs` (threads, forks, exits).
 
 #[path = "scenario/changes.rs"]
 mod changes;
@@ -26,6 +26,8 @@ mod process;
 mod profile;
 #[path = "scenario/proofs.rs"]
 mod proofs;
+#[path = "scenario/rows.rs"]
+mod rows;
 #[path = "scenario/scene.rs"]
 mod scene;
 
@@ -51,7 +53,8 @@ fn main() {
         .or_else(|| loading::tell(&story))
         .or_else(|| pressure::tell(&story))
         .or_else(|| proofs::tell(&story))
-        .or_else(|| pool::tell(&story));
+        .or_else(|| pool::tell(&story))
+        .or_else(|| rows::tell(&story));
     match told.unwrap_or_else(|| panic!("no story {story:?}")) {
         Ok(wrong) => {
             say("mismatches", wrong);

@@ -74,6 +74,27 @@ def test_stacked_expert_weights_carry_their_flag_and_convolutions_do_not(calls, 
     assert flags == {"gate_up": 3, "conv.weight": 1, "conv.bias": 1}
 
 
+def test_tables_of_which_single_rows_are_read_carry_their_flag(calls, nets):
+    torch, nn = nets.torch, nets.torch.nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(8, 4)
+            self.renormed = nn.Embedding(8, 4, max_norm=1.0)
+            self.bag = nn.EmbeddingBag(8, 4)
+            self.head = nn.Linear(4, 8, bias=False)
+
+        def forward(self, x):
+            return self.head(self.words(x) + self.renormed(x) + self.bag(x[:, None]))
+
+    arrive()
+    with torch.no_grad():
+        Net()(torch.tensor([1, 2]))
+    flags = {call[2]: call[6] for call in calls.take("model_weight")}
+    assert flags == {"words.weight": 5, "renormed.weight": 1, "bag.weight": 1, "head.weight": 1}
+
+
 def test_wrapped_tensors_are_looked_through_to_their_parts(calls, nets):
     from torch.testing._internal.two_tensor import TwoTensor
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Saved, SavedForecast, SavedModel, SavedPass, SavedPlan, id_text};
 use crate::link::LinkCurve;
 use crate::plan::{
-    Forecast, PassProfile, Placement, Plan, PlanNote, PlanRequest, RingRun, UnitInfo, UseInfo,
+    Forecast, PassProfile, Placement, Plan, PlanNote, PlanRequest, RingRun, StayReason, UnitInfo, UseInfo,
 };
 use crate::units::{ModelId, UnitId};
 
@@ -33,13 +33,14 @@ impl Saved {
     pub fn request(&self, device: i32, budget: Option<u64>, link: LinkCurve) -> PlanRequest {
         let Some(ours) = &self.flextensor else { return self.request_of_labels(budget, link) };
         let mut request = PlanRequest { budget, link, ..PlanRequest::default() };
+        let mut first = 0;
         for (at, model) in ours.models.iter().enumerate().filter(|(_, model)| model.device == device) {
-            let first = request.units.len() as u32;
-            let number = |unit: u32| Some(UnitId(first + unit));
+            let number = |unit: u32| Some(UnitId(first + unit)).filter(|_| !model.is_in_host(unit));
             request.fixed_bytes = request.fixed_bytes.saturating_add(model.fixed_bytes);
             request.units.extend(model.unit_infos(number));
             let id = ModelId(at as u64 + 1);
             request.passes.extend(model.passes.iter().map(|pass| pass.profile(id, number)));
+            first += model.units.len() as u32;
         }
         request
     }
@@ -78,6 +79,11 @@ fn unit_of_tensor(id: UnitId, name: &str, bytes: u64) -> UnitInfo {
 }
 
 impl SavedModel {
+    /// Whether the unit at a position lay in host memory for good: it takes no part in plans.
+    fn is_in_host(&self, unit: u32) -> bool {
+        self.units.get(unit as usize).is_some_and(|unit| unit.stay == Some(StayReason::Rows))
+    }
+
     /// Its units as the planner sees them. `number`: the id of the unit at a position; none leaves it out.
     pub fn unit_infos(&self, number: impl Fn(u32) -> Option<UnitId>) -> Vec<UnitInfo> {
         let numbered = (0..).zip(&self.units).filter_map(|(at, unit)| Some((number(at)?, unit)));
@@ -134,7 +140,8 @@ impl SavedPlan {
             .filter_map(|run| Some(RingRun { unit: name(run.unit)?, start: run.start, pages: run.pages }));
         let uses = model.passes.first().map(|pass| pass.uses.as_slice()).unwrap_or_default();
         let order = uses.iter().filter(|used| of(used.unit) > 0).filter_map(|used| name(used.unit));
-        let footprints = model.units.iter().map(|unit| unit.bytes.max(unit.pages * self.page_bytes));
+        let on_gpu = (0..).zip(&model.units).filter(|&(at, _)| !model.is_in_host(at));
+        let footprints = on_gpu.map(|(_, unit)| unit.bytes.max(unit.pages * self.page_bytes));
         let all = footprints.fold(0, u64::saturating_add);
         let resident_bytes = all.saturating_sub(streamed.values().sum::<u64>() * self.page_bytes);
         let ring_bytes = if self.ring_before > 0 { 0 } else { self.ring_pages * self.page_bytes };

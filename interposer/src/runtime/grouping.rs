@@ -9,7 +9,7 @@ use flextensor_core::units::{ModelId, UnitId};
 
 use super::arena::{Meaning, PAGE, arena};
 use super::learn::{self, Holder};
-use super::models::{INDIRECT, MAY_STREAM, Named};
+use super::models::{INDIRECT, MAY_STREAM, Named, ROWS};
 use super::regions::Region;
 use super::streaming::ring_of;
 use super::world::{Member, Unit, UnitState, World};
@@ -127,10 +127,12 @@ fn covered(extents: &[Extent]) -> f64 {
 fn join(world: &mut World, id: UnitId, model: ModelId, weight: &Named) {
     let member = member(world, model, weight);
     let hold = weight.flags & INDIRECT != 0;
+    let by_rows = weight.flags & ROWS != 0;
     let holder = Holder { model, owner: member.owner, trap: member.trap };
     let Some(unit) = world.unit_mut(id) else { return };
     unit.members.push(member);
     unit.hold |= hold;
+    unit.by_rows &= by_rows;
     // It may be in the ring already.
     if hold
         && let Some(ring) = ring_of(unit.device).as_mut()
@@ -160,6 +162,8 @@ fn make(world: &mut World, model: ModelId, base: u64, piece: Piece, weights: &[&
         overhang: piece.overhang,
         members,
         hold: weights.iter().any(|weight| weight.flags & INDIRECT != 0),
+        in_host: false,
+        by_rows: weights.iter().all(|weight| weight.flags & ROWS != 0),
         stay: kept.or(excluded.then_some(StayReason::Excluded)),
         state: UnitState::Learning,
         streamed: 0,

@@ -51,7 +51,8 @@ fn bring_home_what_fits(world: &mut World, device: i32, budget: Option<u64>, poo
             continue;
         }
         // Pages in front of streamed ones lie in views too: where the plan could not bring them home, they stay.
-        let whole = units.iter().filter_map(|&id| world.unit(id)).filter(|unit| unit.streamed == 0);
+        let may_come = |unit: &&Unit| unit.streamed == 0 && !unit.in_host;
+        let whole = units.iter().filter_map(|&id| world.unit(id)).filter(may_come);
         let mut places: Vec<(u64, u64)> = whole.map(|unit| (unit.base, unit.pages)).collect();
         places.extend(world.gaps(base, pages));
         let used: u64 =

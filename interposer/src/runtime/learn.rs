@@ -74,6 +74,8 @@ pub(crate) struct Recorder {
     spare: BTreeMap<Context, Vec<Event>>,
     /// Units that launches showed in their owner's forward.
     shown: BTreeSet<UnitId>,
+    /// Units that words which read weights showed outside their owners' forwards.
+    elsewhere: BTreeSet<UnitId>,
     /// Owners whose forward was ever entered.
     ran: BTreeSet<(ModelId, u32)>,
     /// Uses of each model's last pass, and its passes with a probe.
@@ -179,7 +181,12 @@ pub(crate) fn after_launch(found: &[Found], function: usize, stream: Stream) {
             match recorder.note(unit, stream) {
                 Noted::Began => words().mark_live(Word::of(function, found.offset)),
                 Noted::GoesOn => {}
-                Noted::Doubtful => recorder.doubtful += 1,
+                Noted::Doubtful => {
+                    recorder.doubtful += 1;
+                    if words().is_live(Word::of(function, found.offset)) {
+                        recorder.elsewhere.insert(unit);
+                    }
+                }
             }
         }
     });
@@ -359,6 +366,11 @@ impl Recorder {
         self.shown.contains(&unit)
     }
 
+    /// Whether launches read the unit outside its owners' forwards, as far as can be told.
+    pub(crate) fn was_read_elsewhere(&self, unit: UnitId) -> bool {
+        self.elsewhere.contains(&unit)
+    }
+
     /// What an earlier run learnt takes the place of learning. `ran`: owners whose forward was entered; `shown`: units that launches showed there.
     pub(crate) fn restore(
         &mut self,
@@ -408,6 +420,7 @@ impl Recorder {
     pub(crate) fn forget_units(&mut self, units: &[UnitId]) {
         self.holders.retain(|unit, _| !units.contains(unit));
         self.shown.retain(|unit| !units.contains(unit));
+        self.elsewhere.retain(|unit| !units.contains(unit));
     }
 
     /// The model is gone.

@@ -21,6 +21,8 @@ use crate::ffi::stream::Stream;
 pub(crate) const MAY_STREAM: u32 = 1;
 /// The weight may be read through pointers in memory.
 pub(crate) const INDIRECT: u32 = 2;
+/// Its owner's forward reads single rows of the weight, and nobody else reads it.
+pub(crate) const ROWS: u32 = 4;
 
 /// An innermost module that holds weights.
 #[derive(Clone, Debug)]

@@ -120,6 +120,10 @@ pub(crate) fn let_go(id: UnitId, why: Why, still: impl FnOnce(&Unit) -> bool) ->
         unit.state = UnitState::Gone;
         if let Some(arena) = arena() {
             unit.mean(arena, Meaning::Nothing);
+            // Whoever uses them next gets them back from the host.
+            if unit.in_host {
+                arena.set_meaning(unit.own_pages(), unit.may_move(), Meaning::InHost);
+            }
         }
     }
     for model in world.models.values_mut() {

@@ -9,8 +9,8 @@ use flextensor_core::link::{LinkCurve, LinkPoint};
 use flextensor_core::plan::{Plan, PlanRequest, StayReason};
 use flextensor_core::profile::PassRecord;
 use flextensor_core::saved::{
-    Additions, FILE_NAME, Here, LinkId, Patterns, Saved, SavedGpu, SavedModel, SavedPass, SavedPlan, Taken,
-    fit,
+    Additions, FILE_NAME, Here, LinkId, Patterns, Saved, SavedGpu, SavedModel, SavedPass, SavedPlan,
+    SavedUnit, Taken, fit,
 };
 use flextensor_core::units::{ModelId, UnitId};
 
@@ -300,8 +300,17 @@ fn gpu(number: i32, curve: &LinkCurve, busy: Vec<LinkPoint>) -> SavedGpu {
 }
 
 /// The profile's plan for exactly these units, where nothing is different from when it was made.
-pub(super) fn plan(id: ModelId, request: &PlanRequest) -> Option<Plan> {
+/// `ring_before`: pages of the ring that turns by now; another model may have brought it since the profile was taken up.
+pub(super) fn plan(id: ModelId, request: &PlanRequest, ring_before: u64) -> Option<Plan> {
     let (plan, model, ids) = state(|state| state.models.get(&id).and_then(|known| known.plan.clone()))?;
     let asked: BTreeSet<UnitId> = request.units.iter().map(|unit| unit.id).collect();
-    (asked == ids.iter().copied().collect()).then(|| plan.plan(&model, id, &ids))
+    // What lay in host memory for good when the plan was made must lie there now, and nothing else.
+    let lay_there = |saved: &SavedUnit| saved.stay == Some(StayReason::Rows);
+    let all = || ids.iter().copied().zip(&model.units);
+    let placed: BTreeSet<UnitId> = all().filter(|(_, saved)| !lay_there(saved)).map(|(id, _)| id).collect();
+    let lies_there = |id: UnitId| world().unit(id).is_some_and(|unit| unit.in_host);
+    let the_same = plan.ring_before == ring_before
+        && asked == placed
+        && all().all(|(id, saved)| !lay_there(saved) || lies_there(id));
+    the_same.then(|| plan.plan(&model, id, &ids))
 }

@@ -134,6 +134,7 @@ fn placements(world: &World) -> Vec<Value> {
                 "pages": unit.pages,
                 "streamed_bytes": unit.streamed * super::arena::PAGE,
                 "state": format!("{:?}", unit.state),
+                "in_host": unit.in_host,
                 "stay": unit.stay.map(|reason| format!("{reason:?}")),
             })
         })

@@ -18,7 +18,7 @@ use super::shadow::{self, Shadow, Wanted};
 use super::streaming::{Streaming, ring_of};
 use super::touched::{self, Touched};
 use super::world::{UnitState, World, world};
-use super::{early, gate, home, hosted, learn, overflow, saved, views};
+use super::{early, gate, home, hosted, learn, overflow, rows, saved, views};
 use crate::ffi::{context, device};
 use crate::log;
 
@@ -64,20 +64,19 @@ fn place(id: ModelId, early: bool) {
     let looked_at = evidence::take(id);
     learn::recorder(learn::Recorder::settle);
     let curve = saved::link_curve(id);
-    let Some(request) = request_for(id, curve, early) else { return };
-    // The lock goes before the plan is made: the world is asked for it, and comes first in the order of locks.
-    let turns = ring_of(request.device).is_some();
-    let saved = if early { None } else { saved::plan(id, &request.plan) };
-    let made = match saved {
-        Some(plan) => Ok(plan),
-        None if turns => increment(&request).map_err(|error| error.to_string()),
-        None => planned(&request.plan),
-    };
+    let Some(mut request) = request_for(id, curve, early) else { return };
+    let mut made = plan_for(&request);
+    // What is read by rows need not be streamed: the plan is for the others.
+    if made.as_ref().is_ok_and(|plan| request.streams(plan)) && rows::go_to_host(&request) {
+        let Some(rest) = request_for(id, request.plan.link, early) else { return };
+        request = rest;
+        made = plan_for(&request);
+    }
     let plan = match made {
         Ok(plan) => plan,
         Err(error) => return keep_all(&request, Plan::default(), &format!("no plan could be made: {error}")),
     };
-    let streams = plan.layout.iter().any(|run| request.mine.contains(&run.unit));
+    let streams = request.streams(&plan);
     if !streams {
         return settle_resident(&request, plan);
     }
@@ -88,6 +87,19 @@ fn place(id: ModelId, early: bool) {
             remember(&request, plan, took_ms, closed_ms, None);
         }
         Err(why) => keep_all(&request, plan, &why),
+    }
+}
+
+/// By an earlier run, for a ring that turns already, or made now.
+fn plan_for(request: &Request) -> Result<Plan, String> {
+    // The lock goes before the plan is made: the world is asked for it, and comes first in the order of locks.
+    let turns = ring_of(request.device).is_some();
+    let saved =
+        if request.early { None } else { saved::plan(request.id, &request.plan, request.ring_before) };
+    match saved {
+        Some(plan) => Ok(plan),
+        None if turns => increment(request).map_err(|error| error.to_string()),
+        None => planned(&request.plan),
     }
 }
 
@@ -134,6 +146,13 @@ pub(super) struct Request {
     resident_ms: f64,
 }
 
+impl Request {
+    /// Whether the plan streams any of its units.
+    fn streams(&self, plan: &Plan) -> bool {
+        plan.layout.iter().any(|run| self.mine.contains(&run.unit))
+    }
+}
+
 fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
     let config = super::config();
     let profile = learn::recorder(|recorder| recorder.collector.profile(id));
@@ -155,6 +174,7 @@ fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
         })
         .collect();
     let placed: u64 = mine.iter().map(|unit| unit.pages * PAGE).sum();
+    let in_host = world.bytes_kept_in_host(device);
     let resident_ms = profile.as_ref().map_or(0.0, |profile| profile.resident_ms);
     let passes = passes_of(id, profile, &ids);
     let ring_before = ring_of(device).as_ref().map_or(0, |ring| ring.ring.len() as u64);
@@ -165,7 +185,7 @@ fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
         device,
         plan: PlanRequest {
             budget: overflow::limit(&world, ring_before * PAGE, device, budget),
-            fixed_bytes: world.private_weight_bytes(device).saturating_sub(placed),
+            fixed_bytes: world.private_weight_bytes(device).saturating_sub(placed + in_host),
             units,
             passes,
             link,

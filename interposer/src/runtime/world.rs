@@ -56,6 +56,10 @@ pub(crate) struct Unit {
     pub(crate) members: Vec<Member>,
     /// May be read through pointers in memory: held for its owner's whole forward.
     pub(crate) hold: bool,
+    /// Forwards read single rows of it: all its weights are such.
+    pub(crate) by_rows: bool,
+    /// The pages that it has to itself lie in host memory for good.
+    pub(crate) in_host: bool,
     pub(crate) stay: Option<StayReason>,
     pub(crate) state: UnitState,
     /// Pages at its end that are in the ring.
@@ -74,6 +78,11 @@ impl Unit {
         let whole = self.pages * PAGE;
         let bytes = if self.shared > 0 { whole } else { self.bytes().min(whole) };
         UnitInfo { id: self.id, name: self.name(), bytes, pages: self.may_move(), splittable, stay }
+    }
+
+    /// Address of the first page that it has to itself.
+    pub(crate) fn own_pages(&self) -> u64 {
+        self.base + self.shared * PAGE
     }
 
     /// Pages at its end that can be streamed.
@@ -229,7 +238,13 @@ impl World {
         gaps
     }
 
-    /// GPU bytes of weights on a device that only they hold: whole units' private pages, and weights outside units.
+    /// Bytes of a device's weights that lie in host memory for good.
+    pub(crate) fn bytes_kept_in_host(&self, device: i32) -> u64 {
+        let kept = |unit: &&Unit| unit.device == device && unit.in_host && unit.state != UnitState::Gone;
+        self.units.iter().filter(kept).map(|unit| unit.may_move() * PAGE).sum()
+    }
+
+    /// Bytes of weights on a device that only they hold, wherever these lie: whole units' private pages, and weights outside units.
     pub(crate) fn private_weight_bytes(&self, device: i32) -> u64 {
         let living = |u: &&Unit| u.device == device && u.state != UnitState::Gone;
         let units: u64 = self.units.iter().filter(living).map(|u| (u.pages - u.streamed) * PAGE).sum();

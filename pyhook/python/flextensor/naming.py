@@ -16,6 +16,9 @@ MAY_STREAM = 1
 STACKED = 2
 """Flag of a weight that may be read through pointers in memory: stacked experts."""
 
+ROWS = 4
+"""Flag of a weight of which its owner's forward reads single rows, as an embedding does."""
+
 _PLAIN = (torch.Tensor, nn.Parameter)
 # Their weights have three dimensions without being stacks of experts.
 _CONVOLUTIONS = getattr(nn.modules.conv, "_ConvNd", ())
@@ -141,6 +144,11 @@ def refuses_hooks(module: nn.Module) -> bool:
     return isinstance(module, nn.TransformerEncoderLayer)
 
 
+def reads_rows(module: nn.Module, attribute: str) -> bool:
+    """Whether a forward of `module` reads single rows of this tensor, and writes none."""
+    return isinstance(module, nn.Embedding) and attribute == "weight" and module.max_norm is None
+
+
 def plain_path(path: str) -> str:
     """A module path without the steps that torch.compile's wrapper adds."""
     return ".".join(step for step in path.split(".") if step != "_orig_mod")
@@ -230,6 +238,8 @@ def _own(
         flags = MAY_STREAM if allowed is None or allowed[position] else 0
         if tensor.ndim == 3 and attribute in module._parameters and not isinstance(module, _CONVOLUTIONS):
             flags |= STACKED
+        if flags and reads_rows(module, attribute):
+            flags |= ROWS
         for storage, address, nbytes in storages(tensor):
             name = f"{path}.{attribute}" if path else attribute
             tree.weights.append(Weight(name, attribute, storage, address, nbytes, len(tree.owners), flags))

@@ -69,4 +69,6 @@ pub(crate) struct Weight {
     pub(crate) excluded: bool,
     /// Read through pointers in memory by its owner.
     pub(crate) indirect: bool,
+    /// Named as a table of which single rows are read.
+    pub(crate) by_rows: bool,
 }

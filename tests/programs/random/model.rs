@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 const MAY_STREAM: u32 = 1;
 const INDIRECT: u32 = 2;
+const ROWS: u32 = 4;
 /// Most weights that one array of pointers names.
 const IN_ARRAY: usize = 4;
 
@@ -154,7 +155,8 @@ impl Model {
             for &at in &owner.weights {
                 let weight = &self.weights[at];
                 let streams = if weight.excluded { 0 } else { MAY_STREAM };
-                let flags = streams | if owner.indirect { INDIRECT } else { 0 };
+                let rows = if weight.by_rows { ROWS } else { 0 };
+                let flags = streams | rows | if owner.indirect { INDIRECT } else { 0 };
                 let name = format!("blocks.{number}.{at}");
                 ft.model_weight(self.id, &name, weight.address, weight.bytes, number, flags);
             }
@@ -218,10 +220,11 @@ fn add_weights(stage: &Stage, dice: &mut Dice, weights: &mut Vec<Weight>, indire
     };
     let same = size(dice);
     let excluded = dice.chance(10);
+    let by_rows = dice.chance(15);
     let region = weights.len() as u64;
     for _ in 0..count {
         let bytes = if indirect { same } else { size(dice) };
-        weights.push(Weight { address: 0, bytes, parts: Vec::new(), region, excluded, indirect });
+        weights.push(Weight { address: 0, bytes, parts: Vec::new(), region, excluded, indirect, by_rows });
     }
 }
 

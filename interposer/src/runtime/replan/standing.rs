@@ -96,7 +96,7 @@ pub(super) fn asked(device: i32, aim: Aim<'_>) -> Option<Asked> {
     let ring_bytes = ring.map_or(0, |ring| ring.ring_bytes());
     let total_bytes = device::total_memory(device).map_or(0, |bytes| bytes as u64);
     let budget = super::super::config().max_gpu_mem_for(device.unsigned_abs(), total_bytes);
-    let weights = world.private_weight_bytes(device);
+    let weights = world.private_weight_bytes(device) - world.bytes_kept_in_host(device);
     let budget = match aim {
         Aim::Limit => passes::in_context(context, || overflow::limit(&world, ring_bytes, device, budget))?,
         Aim::Less { bytes, .. } => {

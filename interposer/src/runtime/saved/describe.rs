@@ -25,8 +25,16 @@ pub(super) fn learning(id: ModelId) -> Option<(SavedModel, Vec<UnitId>, u64)> {
     let placed: u64 = ids.iter().filter_map(|&id| world.unit(id)).map(|unit| unit.pages * PAGE).sum();
     let mut saved = outline(&world, model, &ids)?;
     saved.units.iter_mut().for_each(|unit| unit.splittable = splittable);
-    let fixed = world.private_weight_bytes(model.device).saturating_sub(placed);
+    let in_host = world.bytes_kept_in_host(model.device);
+    let fixed = world.private_weight_bytes(model.device).saturating_sub(placed + in_host);
     Some((saved, ids, fixed))
+}
+
+/// Those of the model's units that lie in host memory for good.
+pub(super) fn in_host(id: ModelId) -> Vec<UnitId> {
+    let world = world();
+    let units = world.models.get(&id).map(|model| model.units.as_slice()).unwrap_or_default();
+    units.iter().filter_map(|&id| world.unit(id)).filter(|unit| unit.in_host).map(|unit| unit.id).collect()
 }
 
 /// A model whose units have been placed, with what was learnt of it.

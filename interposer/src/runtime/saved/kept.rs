@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use flextensor_core::plan::{Plan, PlanRequest};
+use flextensor_core::plan::{Plan, PlanRequest, UnitInfo};
 use flextensor_core::saved::{
     Additions, FILE_NAME, FORMAT, Saved, SavedForecast, SavedGpu, SavedModel, SavedPlan, SavedRun, Versions,
 };
@@ -19,11 +19,16 @@ const MOST_MODELS: usize = 64;
 
 /// The plan came into force; none where it was refused. `ring_before`: pages of the ring that turned already. Writes the file, if there is news.
 pub(in super::super) fn decided(id: ModelId, request: &PlanRequest, plan: Option<&Plan>, ring_before: u64) {
-    let ids: Vec<UnitId> = request.units.iter().map(|unit| unit.id).collect();
+    let mut ids: Vec<UnitId> =
+        request.units.iter().map(|unit| unit.id).chain(describe::in_host(id)).collect();
+    ids.sort_unstable();
     let Some(mut model) = describe::placed(id, &ids) else { return };
-    for (unit, asked) in model.units.iter_mut().zip(&request.units) {
-        unit.stay = unit.stay.or(asked.stay);
-        unit.splittable = asked.splittable;
+    let asked: BTreeMap<UnitId, &UnitInfo> = request.units.iter().map(|unit| (unit.id, unit)).collect();
+    for (unit, id) in model.units.iter_mut().zip(&ids) {
+        if let Some(asked) = asked.get(id) {
+            unit.stay = unit.stay.or(asked.stay);
+            unit.splittable = asked.splittable;
+        }
     }
     model.plan = plan.map(|plan| saved_plan(id, request, plan, ring_before, &ids));
     let refused = plan.is_none();

@@ -1,0 +1,132 @@
+//! Weights of which forwards read single rows, as embeddings are read: where weights are streamed, their pages lie in host memory for good, under the same addresses.
+//! Kernels read the few rows over the link; the table takes no GPU memory, and no copy. Plans are for what remains (`switch`); how pages move is `hosted`'s matter.
+
+use flextensor_core::plan::StayReason;
+use flextensor_core::units::{Bytes, UnitId};
+
+use super::arena::{Meaning, PAGE, arena};
+use super::exchange::close_the_gate;
+use super::hosted::{exchange_pages, runs};
+use super::switch::{Request, check_host_memory};
+use super::world::{Unit, UnitState, World, world};
+use super::{chosen, config, graphs, learn, overflow};
+use crate::ffi::context;
+use crate::ffi::result::CudaResult;
+use crate::ffi::vmm::Handle;
+use crate::log;
+
+/// One unit on its way: its pages, and host pages for those that lie in GPU memory.
+struct Going {
+    id: UnitId,
+    address: u64,
+    pages: u64,
+    fresh: Vec<Handle>,
+}
+
+/// Brings what is read by rows to host memory. True if anything went; what did not is placed like any other weight. The device's context is current.
+pub(super) fn go_to_host(request: &Request) -> bool {
+    // Who chooses what streams has chosen what does not.
+    let chosen = config().load_strategy.is_some() || chosen::strategy_for(&request.plan).is_some();
+    if !config().host_embeddings || request.early || chosen {
+        return false;
+    }
+    let wanted = wanted(&world(), request);
+    if wanted.is_empty() {
+        return false;
+    }
+    match bring(request, &wanted) {
+        Ok(0) => false,
+        Ok(bytes) => {
+            log::info!("{} of weights are read by rows from host memory", Bytes(bytes));
+            true
+        }
+        Err(why) => {
+            log::info!("weights that are read by rows are streamed like others: {why}");
+            false
+        }
+    }
+}
+
+/// Units of the request that only their owners read, by rows.
+fn wanted(world: &World, request: &Request) -> Vec<UnitId> {
+    let by_rows = |unit: &&Unit| {
+        unit.by_rows && !unit.hold && unit.stay.is_none() && unit.may_move() > 0 && is_learnt(unit)
+    };
+    let units = request.mine.iter().filter_map(|&id| world.unit(id)).filter(by_rows);
+    learn::recorder(|recorder| {
+        let known = |unit: &&Unit| recorder.was_shown(unit.id) && !recorder.was_read_elsewhere(unit.id);
+        units.filter(known).map(|unit| unit.id).collect()
+    })
+}
+
+fn is_learnt(unit: &Unit) -> bool {
+    unit.state == UnitState::Learning
+}
+
+/// Bytes that went.
+fn bring(request: &Request, wanted: &[UnitId]) -> Result<u64, String> {
+    let mut going = make_pages(wanted)?;
+    let gone = match close_the_gate(&request.mine) {
+        Err(why) => Err(why),
+        Ok(_) if graphs::any_capture() => Err("a graph is captured".to_owned()),
+        Ok(_closed) => context::synchronize()
+            .map_err(|error| format!("waiting for the GPU failed: {error}"))
+            .map(|()| going.iter_mut().map(|unit| settle(request, unit)).sum()),
+    };
+    for unit in going {
+        overflow::release(unit.fresh);
+    }
+    gone
+}
+
+/// Host pages for all that lie in GPU memory: made before anything stands still.
+fn make_pages(wanted: &[UnitId]) -> Result<Vec<Going>, String> {
+    let places: Vec<(UnitId, u64, u64, u64)> = {
+        let world = world();
+        let outside = |unit: &Unit| runs(&world, unit.own_pages(), unit.may_move(), false);
+        let units = wanted.iter().filter_map(|&id| world.unit(id));
+        let count = |unit: &Unit| outside(unit).iter().map(|(_, pages)| pages).sum();
+        units.map(|unit| (unit.id, unit.own_pages(), unit.may_move(), count(unit))).collect()
+    };
+    check_host_memory(places.iter().map(|(.., outside)| outside * PAGE).sum(), 0)?;
+    let context = context::current().map_err(|error| error.to_string())?;
+    let mut going: Vec<Going> = Vec::new();
+    for (id, address, pages, outside) in places {
+        match overflow::pages(outside, context) {
+            Ok(fresh) => going.push(Going { id, address, pages, fresh }),
+            Err(error) => {
+                going.into_iter().for_each(|unit| overflow::release(unit.fresh));
+                return Err(format!("host pages were refused: {error}"));
+            }
+        }
+    }
+    Ok(going)
+}
+
+/// Behind the closed gate, with the GPU drained: the unit's pages in GPU memory give way to its host pages. Bytes that lie in host memory then; none where it stays.
+fn settle(request: &Request, going: &mut Going) -> u64 {
+    let mut world = world();
+    if !world.unit(going.id).is_some_and(is_learnt) {
+        return 0;
+    }
+    if let Err(error) = exchange(&mut world, request.device, going) {
+        log::info!("a weight that is read by rows is streamed like others: {error}");
+        return 0;
+    }
+    let Some(unit) = world.unit_mut(going.id) else { return 0 };
+    unit.state = UnitState::Resident;
+    unit.stay = Some(StayReason::Rows);
+    unit.in_host = true;
+    if let Some(arena) = arena() {
+        unit.mean(arena, Meaning::Nothing);
+    }
+    unit.may_move() * PAGE
+}
+
+fn exchange(world: &mut World, device: i32, going: &mut Going) -> CudaResult<()> {
+    for (first, pages) in runs(world, going.address, going.pages, false) {
+        let fresh = going.fresh.split_off(going.fresh.len().saturating_sub(pages as usize));
+        exchange_pages(world, device, going.address + first * PAGE, fresh)?;
+    }
+    Ok(())
+}

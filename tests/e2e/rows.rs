@@ -1,0 +1,83 @@
+//! A table of which forwards read single rows lies in host memory for good: nothing of it is copied, it takes no GPU memory, and its bytes are right.
+
+use super::told::{BUDGET, said, story, streamed, survives, told_well};
+use std::time::Duration;
+
+const TABLE: u64 = 4 << 20;
+
+/// Words of the program's own, and of its stage.
+const OWN: u64 = 64 << 10;
+
+#[test]
+fn a_table_of_rows_lies_in_the_host_and_takes_none_of_the_budget() {
+    let outcome = told_well(streamed("a table of rows"));
+    assert_eq!(said(&outcome, "learnt in the host"), TABLE, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "ran in the host"), TABLE, "{}", outcome.describe());
+    // The weights that remain fill the budget; what is held is what is said.
+    let held = said(&outcome, "weights_gpu_bytes");
+    assert!(held <= BUDGET && said(&outcome, "device_bytes") <= held + OWN, "{}", outcome.describe());
+}
+
+#[test]
+fn a_table_of_rows_is_streamed_where_that_is_asked_for_or_a_strategy_chooses() {
+    for (key, value) in [("FT_HOST_EMBEDDINGS", "0"), ("FT_LOAD_STRATEGY", "BudgetFillStrategy")] {
+        let outcome = told_well(streamed("a table of rows").option(key, value));
+        assert_eq!(said(&outcome, "learnt in the host"), 0, "{key}: {}", outcome.describe());
+    }
+}
+
+#[test]
+fn where_nothing_is_streamed_a_table_of_rows_stays_on_the_gpu() {
+    let run = story("a table of rows").preload().option("FT_MANAGED_MIN_BYTES", "1MiB");
+    let outcome = run.option("FT_PROFILING_ITERS", "1").option("FT_MAX_GPU_MEM", "1GiB").start();
+    outcome.assert_success().assert_nothing_detected();
+    assert_eq!(said(&outcome, "mismatches"), 0, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "ran in the host"), 0, "{}", outcome.describe());
+}
+
+#[test]
+fn a_table_that_others_read_whole_is_streamed_like_any_weight() {
+    for name in ["a table that others read", "a table that others hold"] {
+        let outcome = told_well(streamed(name));
+        assert_eq!(said(&outcome, "learnt in the host"), 0, "{name}: {}", outcome.describe());
+    }
+}
+
+#[test]
+fn memory_of_a_table_that_is_let_go_leaves_the_host_when_forwards_use_it() {
+    let outcome = told_well(streamed("a table is let go"));
+    assert_eq!(said(&outcome, "learnt in the host"), TABLE, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "ran in the host"), 0, "{}", outcome.describe());
+}
+
+#[test]
+fn memory_of_a_table_that_is_freed_is_given_back() {
+    let outcome = told_well(streamed("a table is freed"));
+    assert_eq!(said(&outcome, "learnt in the host"), TABLE, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "freed in the host"), 0, "{}", outcome.describe());
+}
+
+/// The profile's plan is for the weights beside the table.
+#[test]
+fn a_table_of_rows_goes_to_the_host_without_learning_where_a_profile_is_known() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let run = || streamed("a table of rows").option("FT_PROFILE_STORAGE_DIR", folder.path());
+    told_well(run());
+    let outcome = told_well(run());
+    assert!(outcome.stderr.contains("its plan is used, without learning passes"), "{}", outcome.describe());
+    assert_eq!(said(&outcome, "passes"), 1, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "learnt in the host"), TABLE, "{}", outcome.describe());
+    assert!(said(&outcome, "weights_gpu_bytes") <= BUDGET, "{}", outcome.describe());
+}
+
+#[test]
+fn refused_host_memory_or_mappings_leave_the_table_right() {
+    for call in ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemcpyDtoHAsync_v2"] {
+        for moment in ["20", "24", "28", "32", "36", "40", "28+"] {
+            let fault = format!("{call}@{moment}=999");
+            let run =
+                streamed("a table of rows").sim("FAULTS", &fault).sim("STRICT", "0").sim("LATE_US", "0");
+            survives(&run.limit(Duration::from_secs(60)).start(), &fault);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Stories of a table of which forwards read single rows, beside weights that stream.
+
+use super::pages::device_bytes;
+use super::scene::{Done, MAY_STREAM, Scene, Weight};
+use super::{Told, say};
+use harness::driver::Failure;
+use harness::gpu::{Gpu, PAGE};
+
+const ROWS: u32 = 4;
+/// Weights of two pages each; the first is the table.
+const COUNT: u64 = 6;
+const BYTES: u64 = 2 * PAGE as u64;
+
+pub(crate) fn tell(story: &str) -> Option<Told> {
+    Some(match story {
+        "a table of rows" => table(),
+        "a table that others read" => read_by_others(),
+        "a table that others hold" => held_by_others(),
+        "a table is let go" => let_go(),
+        "a table is freed" => freed(),
+        _ => return None,
+    })
+}
+
+/// Six weights on a device; the first of them is a table.
+fn with_a_table() -> Result<Scene, Failure> {
+    let mut gpu = Gpu::open()?;
+    gpu.load_kernels()?;
+    let mut scene = Scene::on(gpu, 0, 2, MAY_STREAM)?;
+    for seed in 1..=COUNT {
+        let address = scene.gpu.alloc(BYTES as usize)?;
+        scene.launch("fill", &[address, BYTES, seed])?;
+        let flags = if seed == 1 { MAY_STREAM | ROWS } else { MAY_STREAM };
+        scene.weights.push(Weight { address, bytes: BYTES, seed, flags });
+    }
+    scene.synchronize()?;
+    Ok(scene)
+}
+
+fn say_host(when: &str) {
+    say(&format!("{when} in the host"), device_bytes("host_located_bytes"));
+}
+
+/// GPU bytes of weights by the report, and by the driver.
+fn say_gpu(scene: &Scene) {
+    let report = scene.ft.as_ref().and_then(|ft| ft.report()).unwrap_or_default();
+    say("weights_gpu_bytes", report["memory"]["weights_gpu_bytes"].as_u64().unwrap_or(0));
+    say("device_bytes", device_bytes("device_bytes"));
+}
+
+/// It is read, and written by a kernel and by a copy, like any other weight.
+fn table() -> Told {
+    let mut scene = with_a_table()?;
+    scene.name();
+    scene.learn()?;
+    say_host("learnt");
+    say_gpu(&scene);
+    scene.pass()?;
+    scene.weights[0].seed = 77;
+    let table = scene.weights[0];
+    scene.launch("fill", &[table.address, table.bytes, table.seed])?;
+    scene.pass()?;
+    scene.weights[0].seed = 78;
+    scene.synchronize()?;
+    scene.gpu.upload(table.address, &harness::pattern::filled(78, table.bytes as usize))?;
+    scene.pass()?;
+    scene.pass()?;
+    say_host("ran");
+    scene.finish()
+}
+
+/// Another owner's forward reads it whole.
+fn read_by_others() -> Told {
+    let mut scene = with_a_table()?;
+    scene.name();
+    for _ in 0..12 {
+        with_a_reader(&scene)?;
+        if scene.phase() == 3 {
+            break;
+        }
+    }
+    scene.synchronize()?;
+    say("phase", u64::try_from(scene.phase()).unwrap_or(99));
+    with_a_reader(&scene)?;
+    say_host("learnt");
+    scene.finish()
+}
+
+fn with_a_reader(scene: &Scene) -> Done {
+    scene.pass_with(|scene, at| {
+        scene.check(scene.main, at)?;
+        if at == 3 { scene.check(scene.main, 0) } else { Ok(()) }
+    })
+}
+
+/// A second owner, that reads whole weights, holds the same memory.
+fn held_by_others() -> Told {
+    let mut scene = with_a_table()?;
+    let tied = Weight { flags: MAY_STREAM, ..scene.weights[0] };
+    scene.weights.push(tied);
+    scene.name();
+    scene.learn()?;
+    say_host("learnt");
+    scene.pass()?;
+    scene.finish()
+}
+
+/// Its model is let go, and what its memory is used for in another model's forwards is no weight.
+fn let_go() -> Told {
+    let mut scene = with_a_table()?;
+    scene.name();
+    scene.learn()?;
+    say_host("learnt");
+    scene.drop_name();
+    let block = scene.weights.remove(0);
+    scene.name();
+    for _ in 0..4 {
+        scene.begin();
+        scene.launch("fill", &[block.address, block.bytes, 99])?;
+        scene.launch("check", &[block.address, block.bytes, 99, scene.counter])?;
+        for at in 0..scene.weights.len() {
+            scene.owner(at, || scene.check(scene.main, at))?;
+        }
+        scene.end();
+    }
+    scene.synchronize()?;
+    say_host("ran");
+    scene.finish()
+}
+
+/// Its memory is freed, and allocated again for something else.
+fn freed() -> Told {
+    let mut scene = with_a_table()?;
+    scene.name();
+    scene.learn()?;
+    say_host("learnt");
+    let table = scene.weights.remove(0);
+    scene.gpu.free(table.address)?;
+    say_host("freed");
+    let block = scene.gpu.alloc(BYTES as usize)?;
+    scene.launch("fill", &[block, BYTES, 99])?;
+    scene.launch("check", &[block, BYTES, 99, scene.counter])?;
+    scene.finish()
+}
