@@ -166,14 +166,15 @@ fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
     let mine: Vec<_> =
         world.units.iter().filter(learnt).filter(|unit| model.units.contains(&unit.id)).collect();
     let ids: Vec<UnitId> = mine.iter().map(|unit| unit.id).collect();
+    let all_pages = mine.iter().map(|unit| unit.pages).sum::<u64>();
     let units = mine
         .iter()
         .map(|unit| {
             let stay = unit.stay.or_else(|| hidden.contains(&unit.id).then_some(StayReason::Hidden));
-            unit.info(splittable, stay)
+            unit.info(splittable, all_pages, stay)
         })
         .collect();
-    let placed: u64 = mine.iter().map(|unit| unit.pages * PAGE).sum();
+    let placed = all_pages * PAGE;
     let in_host = world.bytes_kept_in_host(device);
     let resident_ms = profile.as_ref().map_or(0.0, |profile| profile.resident_ms);
     let passes = passes_of(id, profile, &ids);

@@ -13,6 +13,9 @@ use super::regions::Region;
 use super::switch::Decisions;
 use crate::ffi::context::Context;
 
+/// Units of at most one part in so many of all pages are streamed whole or not at all.
+const WHOLE: u64 = 256;
+
 /// One weight of one model inside a unit.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
@@ -72,8 +75,10 @@ impl Unit {
         self.members.iter().map(|m| (m.address, m.bytes)).collect::<BTreeMap<_, _>>().values().sum()
     }
 
-    /// It as the planner sees it.
-    pub(crate) fn info(&self, splittable: bool, stay: Option<StayReason>) -> UnitInfo {
+    /// It as the planner sees it, among units of so many pages in all. Where a few whole small units do as well as parts of all of them, launches that show the
+    /// others cost nothing.
+    pub(crate) fn info(&self, splittable: bool, all_pages: u64, stay: Option<StayReason>) -> UnitInfo {
+        let splittable = splittable && self.pages > all_pages / WHOLE;
         // A shared page counts whole, as it does in what is held.
         let whole = self.pages * PAGE;
         let bytes = if self.shared > 0 { whole } else { self.bytes().min(whole) };
