@@ -1,9 +1,19 @@
 """Offloads a model from within the program: units, phases, memory, transfer times, and the way back.
 
     flextensor run --max-gpu-mem 1GiB -- python examples/offload.py        # on a GPU, under a budget
-    python examples/offload.py                                             # anywhere: the same program, nothing offloaded
+    python examples/offload.py                                             # anywhere: the first offload() loads the library
 
 The model is a stack of blocks with random weights, 3 GiB in bf16 on a GPU and a few KiB elsewhere.
+
+Prints without a GPU (on a GPU the memory and a table of transfer times instead of the two lines behind `phase INFERENCE`):
+    24 units, 4 forwards to learn
+    phase PROFILING
+    phase PROFILING
+    phase PROFILING
+    phase INFERENCE
+    ring 0 MiB, residents 0 MiB
+    no transfer times: nothing is offloaded
+    released: NOT_INITIALIZED, weights on cpu
 """
 
 import flextensor as ft

@@ -40,6 +40,7 @@ fi
 if wants python; then
     step "Python tests"
     tools/test_python.sh
+    tools/check_stubs.sh
     python3 -m pytest --version >/dev/null 2>&1 || python3 -m pip install --quiet pytest
     python3 -m pytest -q -p no:cacheprovider tests/gpu/test_runner.py
 fi

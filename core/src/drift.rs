@@ -133,6 +133,17 @@ struct Seen {
     timing: Timing,
 }
 
+/// Whether the program asked for a new plan, and how far that is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Asked {
+    #[default]
+    No,
+    /// A pass is to be observed first.
+    Observing,
+    /// It was.
+    Planning,
+}
+
 /// The watch over one model. At most [`KEPT_SHAPES`] shapes are remembered; the one that ran longest ago gives way.
 #[derive(Debug, Clone, Default)]
 pub struct Watch {
@@ -140,6 +151,7 @@ pub struct Watch {
     /// Of shapes that have no order of their own: they may differ from pass to pass.
     others: Following,
     begun: u64,
+    asked: Asked,
 }
 
 impl Watch {
@@ -179,6 +191,32 @@ impl Watch {
             self.others.observed();
         }
         self.of(shape).following.observed();
+        if self.asked == Asked::Observing {
+            self.asked = Asked::Planning;
+        }
+    }
+
+    /// The program asks for a new plan by what passes do and take now: the next pass of every shape is observed.
+    pub fn ask(&mut self) {
+        self.asked = Asked::Observing;
+        let all = self.shapes.iter_mut().map(|seen| &mut seen.following).chain([&mut self.others]);
+        for following in all {
+            (following.due, following.wait) = (true, 0);
+        }
+    }
+
+    /// Whether the plan that was asked for can be made now. The caller makes it, or calls [`Watch::keep_asked`].
+    pub fn take_asked(&mut self) -> bool {
+        let ready = self.asked == Asked::Planning;
+        if ready {
+            self.asked = Asked::No;
+        }
+        ready
+    }
+
+    /// The plan that was asked for cannot be made yet.
+    pub fn keep_asked(&mut self) {
+        self.asked = Asked::Planning;
     }
 
     /// What the plan that is now in force says of a shape.

@@ -163,3 +163,27 @@ fn a_change_is_worth_it_when_its_gain_repays_its_cost_in_time() {
     assert!(!repays(90.0, 100.0, 0.0));
     assert!(!repays(f64::NAN, 1.0, 0.0));
 }
+
+#[test]
+fn a_plan_that_is_asked_for_is_made_after_one_observed_pass_however_well_passes_go() {
+    let mut watch = Watch::default();
+    watch.know(1);
+    watch.know(2);
+    let follows = PassTally { followed: true, ..PassTally::default() };
+    for shape in [1, 2, 1, 2] {
+        assert!(!watch.begins(shape) && !watch.take_asked());
+        watch.ended(shape, follows);
+    }
+    watch.ask();
+    assert!(!watch.take_asked(), "nothing was observed yet");
+    assert!(watch.begins(1));
+    watch.observed(1);
+    assert!(watch.take_asked() && !watch.take_asked());
+    watch.keep_asked();
+    assert!(watch.take_asked(), "it could not be made, and is still wanted");
+    assert!(watch.begins(2), "every shape is looked at once");
+    watch.observed(2);
+    assert!(!watch.take_asked());
+    watch.ended(1, follows);
+    assert!(!watch.begins(1));
+}

@@ -10,7 +10,7 @@ use flextensor_core::units::ModelId;
 
 use crate::runtime::models::{self, Named, Owner, ProfileSource};
 use crate::runtime::world::world;
-use crate::runtime::{self, Profiling, chosen, passes, saved};
+use crate::runtime::{self, Profiling, chosen, passes, replan, saved};
 use crate::{guard, init, late, log};
 
 /// A caller that knows another version stays away.
@@ -251,6 +251,16 @@ pub(crate) unsafe extern "C" fn ft_model_strategy(model: u64, json: *const c_cha
             log::warning!("no strategy for model {model}: {why}");
             BAD_ARGUMENT
         }
+    })
+}
+
+/// A new plan for what the model's passes do now.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_model_replan(model: u64) -> i32 {
+    call(NOT_NOW, || match replan::ask(ModelId(model)) {
+        Some(true) => DONE,
+        Some(false) => NOT_NOW,
+        None => BAD_ARGUMENT,
     })
 }
 

@@ -45,7 +45,7 @@ pub(crate) mod private;
 mod python;
 mod readout;
 mod regions;
-mod replan;
+pub(crate) mod replan;
 mod rows;
 pub(crate) mod saved;
 mod scan;

@@ -91,6 +91,8 @@ interface! {
     /// Ends the naming of a model.
     fn model_end = c"ft_model_end"(model: u64) -> i32;
     fn raw_model_strategy = c"ft_model_strategy"(model: u64, json: *const c_char) -> i32;
+    /// Asks for a new plan for what the model does now.
+    fn model_replan = c"ft_model_replan"(model: u64) -> i32;
     /// Forgets a model that the program let go.
     fn model_drop = c"ft_model_drop"(model: u64);
     /// Gives the weight at `address` private pages for good.

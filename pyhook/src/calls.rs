@@ -81,6 +81,13 @@ pub(crate) fn model_strategy(model: u64, json: Option<&str>) -> i32 {
     bridge::table().map_or(NOT_POSSIBLE, |table| table.model_strategy(model, json.as_ref()))
 }
 
+/// Asks for a new plan for what the model does now, whatever it gains: the next forward is observed, and the plan follows. 0 if it will; -1 where
+/// none is made (no ring, `replan` off, not in INFERENCE); -2 for an unknown model.
+#[pyfunction]
+pub(crate) fn model_replan(model: u64) -> i32 {
+    bridge::table().map_or(NOT_POSSIBLE, |table| table.model_replan(model))
+}
+
 /// The model's own counts and profile, before [`model_end`]; `profile`: None = the configured one, an empty text = none,
 /// else the folder that it is read from.
 #[pyfunction]

@@ -24,8 +24,8 @@ mod _native {
     #[pymodule_export]
     use crate::calls::{
         arena, attach, config_json, configure, connect, model_begin, model_course, model_drop, model_end,
-        model_owner, model_phase, model_profiling, model_strategy, model_weight, phase, profile_save,
-        report_json, silence, wants, weight_private, weight_written,
+        model_owner, model_phase, model_profiling, model_replan, model_strategy, model_weight, phase,
+        profile_save, report_json, silence, wants, weight_private, weight_written,
     };
     #[pymodule_export]
     use crate::configuration::{

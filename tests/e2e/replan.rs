@@ -150,6 +150,33 @@ fn what_is_not_used_any_more_makes_room_for_what_is() {
     assert_eq!(said(&outcome, "pages of ten halves"), 0, "{}", outcome.describe());
 }
 
+#[test]
+fn a_plan_that_the_program_asks_for_is_put_in_force_though_nothing_drifted() {
+    let run = |story: &str| streamed(story).option("FT_MAX_GPU_MEM", FOR_TWO.to_string());
+    let outcome = told_well(run("half of the weights, and nobody asks"));
+    assert_eq!(said(&outcome, "replans"), 0, "{}", outcome.describe());
+    let outcome = told_well(run("half of the weights, and a plan that is asked for"));
+    assert_eq!(said(&outcome, "replans"), 1, "{}", outcome.describe());
+    assert_eq!(
+        (said(&outcome, "code"), said(&outcome, "code of a stranger")),
+        (0, 2),
+        "{}",
+        outcome.describe()
+    );
+    assert!(
+        outcome.stderr.contains("a new plan on GPU 0 (the program asked for it)"),
+        "{}",
+        outcome.describe()
+    );
+}
+
+#[test]
+fn with_replan_off_a_program_that_asks_is_told_that_no_plan_follows() {
+    let story = "half of the weights, and a plan that is asked for";
+    let outcome = told_well(streamed(story).option("FT_REPLAN", "off"));
+    assert_eq!((said(&outcome, "code"), said(&outcome, "replans")), (1, 0), "{}", outcome.describe());
+}
+
 /// These calls of ours in a change of places fail once, or from then on: all bytes are right, or the program sees an error.
 fn sweep(run: fn() -> Run, calls: &[&str]) {
     let whole = told_well(run());

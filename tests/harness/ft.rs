@@ -39,6 +39,7 @@ interface! {
     ft_model_weight(model: u64, name: *const c_char, address: u64, bytes: u64, owner: u32, flags: u32) -> i32;
     ft_model_end(model: u64) -> i32;
     ft_model_strategy(model: u64, json: *const c_char) -> i32;
+    ft_model_replan(model: u64) -> i32;
     ft_model_drop(model: u64) -> ();
     ft_weight_private(address: u64) -> i32;
     ft_weight_written(address: u64) -> i32;
@@ -142,6 +143,11 @@ impl Ft {
     pub fn model_strategy(&self, model: u64, json: Option<&str>) -> i32 {
         let json = json.map(text);
         (self.ft_model_strategy)(model, json.as_ref().map_or(std::ptr::null(), |json| json.as_ptr()))
+    }
+
+    /// `ft_model_replan`.
+    pub fn model_replan(&self, model: u64) -> i32 {
+        (self.ft_model_replan)(model)
     }
 
     /// `ft_model_drop`.

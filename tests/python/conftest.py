@@ -21,7 +21,7 @@ PACKAGE = ROOT / "pyhook" / "python" / "flextensor"
 ARRIVE = PACKAGE / "_arrive.py"
 sys.path.insert(0, str(PACKAGE.parent))
 
-WANTS, PHASE, REFUSE_MODELS, WEIGHT_ANSWER, PRIVATE_ANSWER, ATTACH_ANSWER = range(6)
+WANTS, PHASE, REFUSE_MODELS, WEIGHT_ANSWER, PRIVATE_ANSWER, ATTACH_ANSWER, REPLAN_ANSWER = range(7)
 
 
 def arrive():

@@ -12,10 +12,11 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char *text;
 static size_t used, room;
-static long answers[8]; /* 0 wants, 1 phase (of each model too), 2 refuse models, 3 answer of model_weight, 4 answer of weight_private, 5 of attach */
+static long answers[8]; /* 0 wants, 1 phase (of each model too), 2 refuse models, 3 answer of model_weight, 4 answer of weight_private, 5 of attach, 6 of model_replan, 7 record nothing */
 static uint64_t models;
 
 static void record(const char *format, ...) {
+    if (answers[7]) return;
     char line[1024];
     va_list arguments;
     va_start(arguments, format);
@@ -94,6 +95,7 @@ int32_t ft_model_strategy(uint64_t model, const char *json) {
     record("model_strategy %llu %s", (unsigned long long)model, json ? json : "-");
     return 0;
 }
+int32_t ft_model_replan(uint64_t model) { record("model_replan %llu", (unsigned long long)model); return (int32_t)answers[6]; }
 int32_t ft_model_course(uint64_t model, uint32_t discovery, uint32_t profiling, uint32_t warmups, uint32_t flags, const char *profile) {
     record("model_course %llu %u %u %u %u %s", (unsigned long long)model, discovery, profiling, warmups, flags,
            !profile ? "-" : *profile ? profile : "none");

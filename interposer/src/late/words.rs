@@ -124,16 +124,16 @@ mod tests {
 
     #[test]
     fn words_are_rewritten_where_they_stand_and_nothing_beside_them() {
-        let memory = [0x1000, 5, 0x1800, 0x1004];
-        let start = memory.as_ptr().addr();
+        // Written through its address alone, as the data of other libraries is.
+        static MEMORY: [AtomicUsize; 4] =
+            [AtomicUsize::new(0x1000), AtomicUsize::new(5), AtomicUsize::new(0x1800), AtomicUsize::new(0x1004)];
+        let start = MEMORY.as_ptr().expose_provenance();
         let mapping = Mapping {
-            range: start..start + size_of_val(&memory),
+            range: start..start + size_of_val(&MEMORY),
             protection: libc::PROT_READ | libc::PROT_WRITE,
         };
-        let memory = std::hint::black_box(&memory);
         assert_eq!(search().rewrite_in(&mapping), Ok(2));
-        // SAFETY: the array lives; it was written through its address.
-        let now = unsafe { std::ptr::read_volatile(memory) };
+        let now: Vec<usize> = MEMORY.iter().map(|word| word.load(Ordering::Relaxed)).collect();
         assert_eq!(now, [0x9000, 5, 0x9800, 0x1004]);
     }
 }

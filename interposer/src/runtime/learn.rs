@@ -308,6 +308,11 @@ impl Recorder {
         }
     }
 
+    /// Whether a pass of the model was observed anew and its times are not read yet.
+    pub(crate) fn is_reading(&self, model: ModelId) -> bool {
+        self.finished.iter().any(|pass| pass.anew && pass.model == model)
+    }
+
     fn take(&mut self, pass: &Pass) {
         let record = to_record(pass);
         if pass.anew {

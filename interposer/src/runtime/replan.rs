@@ -12,6 +12,7 @@ mod standing;
 use flextensor_config::choices::Replan;
 use flextensor_core::drift::{Expected, Watch};
 use flextensor_core::pager::PassTally;
+use flextensor_core::phase::Phase;
 use flextensor_core::plan::Forecast;
 use flextensor_core::units::{ModelId, UnitId};
 
@@ -151,6 +152,11 @@ pub(super) fn ended(id: ModelId, ended: &Ended, tally: Option<PassTally>, observ
     }
     if enabled() {
         look_at_times(id, model);
+        // The plan stands on what was observed.
+        let is_read = learn::recorder(|recorder| !recorder.is_reading(id));
+        if is_read && model.watch.take_asked() && !placing::think(model.device, Why::Asked) {
+            model.watch.keep_asked();
+        }
     }
 }
 
@@ -166,6 +172,17 @@ fn look_at_times(id: ModelId, model: &mut Model) {
     if !looked.contains(&true) && placing::think(model.device, Why::Drift) {
         model.watch.settled();
     }
+}
+
+/// The program asks for a new plan for what the model's passes do now. None: unknown model; false: none is made for it.
+pub(crate) fn ask(id: ModelId) -> Option<bool> {
+    let mut world = world();
+    let model = world.models.get_mut(&id)?;
+    let may = enabled() && model.phase.phase() == Phase::Inference && ring_of(model.device).is_some();
+    if may {
+        model.watch.ask();
+    }
+    Some(may)
 }
 
 /// A forward on this device has ended, and the calling thread holds nothing.

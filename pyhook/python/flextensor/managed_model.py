@@ -249,6 +249,8 @@ class ManagedModel:
         return self.session.report().get("counters", {}).get("replans") if self.session else None
 
     def _replan_step(self) -> None:
+        if self.replan.warmed_up() and self.session is not None:
+            self.session.ask_for_plan()
         if self.replan.forward_ended():
             self.replan.finish(self.plans_so_far())
 

@@ -20,7 +20,7 @@ from flextensor.gpu_memory import GPUMemoryUsage
 from flextensor.instrumentation import instrumentable
 from flextensor.managed_model import ManagedModel
 from flextensor.model_proxy import Binding, OffloadModelProxy, is_proxy, subject
-from flextensor.offload_timing import OffloadTimingReport
+from flextensor.offload_timing import OffloadTimingCollector, OffloadTimingReport
 from flextensor.phases import OffloadPhase
 from flextensor.replan import WARM_FORWARDS, StrategyReplanStatus
 
@@ -298,23 +298,51 @@ class OffloadManager:
     def collect_offload_timing(self) -> OffloadTimingReport | None:
         """The passes in INFERENCE since the last collection or reset; None when `offload_timing` is off, before
         `offload()`, and when there are none."""
-        timing = self._managed.timing if self._managed else None
+        timing = self._timing()
         return timing.collect() if timing else None
 
     def reset_offload_timing(self) -> None:
         """Begins a new window of times; a pass that was not read yet is dropped."""
-        if self._managed is not None and self._managed.timing is not None:
-            self._managed.timing.reset()
+        if (timing := self._timing()) is not None:
+            timing.reset()
 
     def update_offload_timing(self, *, replay_generation: int = -1) -> bool:
         """Keeps the times of the replay that ended last, of one generation (0 or more) once. False if there is
         nothing to keep."""
         return self._managed is not None and self._managed.update_timing(replay_generation)
 
+    def reset_offload_timing_sampling(self) -> None:
+        """Begins a new window of times in which only chosen passes count: those between `begin_offload_timing_sample()` and
+        `finish_offload_timing_sample()`."""
+        if (timing := self._timing()) is not None:
+            timing.reset()
+            timing.sample(False)
+
+    def begin_offload_timing_sample(self) -> None:
+        """From now on passes count, until the sample is finished or cancelled."""
+        if (timing := self._timing()) is not None:
+            timing.sample(True)
+
+    def finish_offload_timing_sample(self, *, replay_generation: int | None) -> bool:
+        """Keeps the pass that ended last (`replay_generation` None), or the replay of that generation, and ends the sample. False if there
+        was nothing to keep, or times are off."""
+        timing = self._timing()
+        return timing is not None and timing.finish_sample(replay_generation)
+
+    def cancel_offload_timing_sample(self) -> None:
+        """Ends the sample without the pass that ended last."""
+        if (timing := self._timing()) is not None:
+            timing.cancel_sample()
+
+    def _timing(self) -> OffloadTimingCollector | None:
+        return self._managed.timing if self._managed is not None else None
+
     def request_strategy_replan(self, *, manual_update_state: bool = False) -> int:
-        """Watches, after units were compiled, for the new plan that the runtime makes where times changed; none is
-        forced. Returns the number of forwards to drive (with `manual_update_state`: of replays, each followed by
-        `update_state()`), or 0 with a WARNING if no new plan can follow."""
+        """Measures anew after units were compiled, and has the plan made that follows, whatever it gains. Returns the number of
+        forwards to drive: three to warm up, then `profiling_iters` (at least 1), of which the first is observed; or 0 with a WARNING if no
+        new plan can follow. `strategy_replan_status` says afterwards whether the plan changed; with few `profiling_iters` it may change a few
+        forwards later. With `manual_update_state`: the number of replays, each followed by `update_state()`; weights in graphs stay, so that
+        the times are what comes of it."""
         managed = self._managed
         why = self._why_no_replan()
         if (
@@ -355,9 +383,21 @@ class OffloadManager:
     def benchmark_transfers(self) -> None:
         """Nothing is left to be done: the link is measured when the plan is made."""
 
-    def get_layer_label_by_idx(self, index: int) -> str:
-        """The path of the unit at this position; IndexError if there is none."""
-        return self.offload_units()[index][0]
+    def get_layer_label_by_idx(self) -> list[str]:
+        """The paths of the units, in the order of `offload_units()`; empty without a model."""
+        return [path for path, _ in self.offload_units()]
+
+    def get_tensor_manager(self) -> Any:
+        """What the runtime has of the model, in a TensorManager's words (`live_tensor_manager`): statistics, state, memory. None without
+        a model."""
+        if self._managed is None:
+            return None
+        from flextensor import live_tensor_manager
+
+        kind = live_tensor_manager
+        if not self._managed.config.enabled:
+            return kind.NoOpTensorManager()
+        return kind.LiveTensorManager(self, self._managed)
 
     # Profiles.
 

@@ -7,7 +7,6 @@ unit, at the speed of the link. Entering and leaving is told by `unit_marks`.
 """
 
 import logging
-import statistics
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -137,6 +136,12 @@ class OffloadTimingReport:
         }
 
 
+def _median(times: Sequence[float]) -> float:
+    import statistics
+
+    return statistics.median(times)
+
+
 def summarise(passes: Sequence[OffloadTimingSnapshot]) -> OffloadTimingReport:
     """The report of some passes; units in the order in which they first appear."""
     records: dict[str, list[TrapTimingRecord]] = {}
@@ -147,6 +152,9 @@ def summarise(passes: Sequence[OffloadTimingSnapshot]) -> OffloadTimingReport:
 
 
 def _stats(label: str, records: list[TrapTimingRecord]) -> TrapTimingStats:
+    # Takes longer to import than all of this package; most programs measure no times.
+    import statistics
+
     made: dict[str, float] = {}
     for kind in ("compute", "transfer", "wait"):
         times = [getattr(record, f"{kind}_ms") for record in records]
@@ -160,14 +168,14 @@ def _stats(label: str, records: list[TrapTimingRecord]) -> TrapTimingStats:
     return TrapTimingStats(label, **made)
 
 
-def format_offload_timing_table(timing: OffloadTimingSnapshot | OffloadTimingReport) -> str:
+def format_offload_timing_table(data: OffloadTimingSnapshot | OffloadTimingReport) -> str:
     """A table of one pass, or of the averages of several; an arrow marks waits above 0.01 ms."""
-    if isinstance(timing, OffloadTimingReport):
-        title = f"Offload Timing ({timing.num_passes} passes, averages)"
-        rows = [(one.label, one.compute_avg, one.transfer_avg, one.wait_avg) for one in timing.per_trap]
+    if isinstance(data, OffloadTimingReport):
+        title = f"Offload Timing ({data.num_passes} passes, averages)"
+        rows = [(one.label, one.compute_avg, one.transfer_avg, one.wait_avg) for one in data.per_trap]
     else:
         title = "Offload Timing (single pass)"
-        rows = [(one.label, one.compute_ms, one.transfer_ms, one.wait_ms) for one in timing.per_trap]
+        rows = [(one.label, one.compute_ms, one.transfer_ms, one.wait_ms) for one in data.per_trap]
     total = ("Total", *(sum(row[column] for row in rows) for column in (1, 2, 3)))
     width = max(len("Trap"), *(len(row[0]) for row in [*rows, total]))
     head = f"{'Trap':<{width}}  {'Compute (ms)':>12}  {'Transfer (ms)':>13}  {'Wait (ms)':>9}"
@@ -261,6 +269,8 @@ class OffloadTimingCollector:
         self._passes: deque[OffloadTimingSnapshot] = deque(maxlen=max_passes)
         self._window: deque[OffloadTimingSnapshot] = deque(maxlen=max(log_every, 1))
         self._published = 0
+        # None: every pass counts. Else only those that are published while this is true.
+        self._sampling: bool | None = None
 
     def enter(self, label: str) -> None:
         """A unit's forward begins."""
@@ -351,6 +361,30 @@ class OffloadTimingCollector:
             self._passes.clear()
             self._window.clear()
 
+    def sample(self, counts: bool) -> None:
+        """Whether passes count from here on. What was measured before counts as it did."""
+        with self._lock:
+            self._flush()
+            self._sampling = counts
+
+    def finish_sample(self, replay_generation: int | None) -> bool:
+        """Publishes the last pass, or the last replay, and lets none after it count. False if there is none, or no sample was begun."""
+        with self._lock:
+            before, counts = self._published, self._sampling is not False
+            if replay_generation is None:
+                self._flush()
+                kept = self._published > before
+            else:
+                kept = self.update(replay_generation)
+            self._sampling = False
+            return kept and counts
+
+    def cancel_sample(self) -> None:
+        """Drops the last pass, and lets none after it count."""
+        with self._lock:
+            self.drop_pending()
+            self._sampling = False
+
     def collect(self) -> OffloadTimingReport | None:
         """The passes since the last `reset` or `collect`; None if there are none."""
         with self._lock:
@@ -366,12 +400,13 @@ class OffloadTimingCollector:
         for label, start, end in measured:
             spent = self._clock.milliseconds(start, end)
             known = self._baselines.get(label)
-            compute = min(spent, statistics.median(known)) if known else spent
+            compute = min(spent, _median(known)) if known else spent
             records.append(
                 TrapTimingRecord(label, self._transfer_ms.get(label, 0.0), compute, spent - compute)
             )
         snapshot = OffloadTimingSnapshot(tuple(records))
-        self._passes.append(snapshot)
+        if self._sampling is not False:
+            self._passes.append(snapshot)
         self._window.append(snapshot)
         self._published += 1
         if self._log_every and self._published % self._log_every == 0:

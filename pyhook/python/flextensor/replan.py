@@ -1,14 +1,11 @@
 """Measuring again after the program was compiled: how far that has come, and whether the plan changed.
 
-The runtime watches every pass and makes a new plan by itself where times or order have changed; a request says how
-many forwards it takes to be sure, and reports what came of them.
+Once compilers have warmed up the runtime is asked to observe a forward, to time it, and to make the plan that follows; how it does that is its
+own matter. Here forwards are counted.
 """
 
-import logging
 from dataclasses import dataclass
 from typing import Literal
-
-_LOG = logging.getLogger("flextensor")
 
 WARM_FORWARDS = 3
 """Forwards in which compilers warm up; they are neither timed nor counted."""
@@ -34,18 +31,25 @@ class Replan:
         self.state: Literal["idle", "in_progress", "done", "failed"] = "idle"
         self.applied: bool | None = None
         self.manual = False
+        self._warm = 0
         self._left = 0
         self._plans = 0
 
     def request(self, forwards: int, plans: int, *, manual: bool) -> int:
         """Begins; `plans` = plans put in force so far. Returns the forwards to drive."""
         self.state, self._left, self._plans, self.manual = "in_progress", forwards, plans, manual
+        self._warm = 0 if manual else WARM_FORWARDS
         return forwards
 
     @property
     def is_in_progress(self) -> bool:
         """Whether forwards are being counted."""
         return self.state == "in_progress"
+
+    def warmed_up(self) -> bool:
+        """One of the forwards has ended; true once, when the next one is to be observed."""
+        self._warm -= 1
+        return self._warm == 0
 
     def forward_ended(self) -> bool:
         """One of the forwards has ended; true if it was the last one."""

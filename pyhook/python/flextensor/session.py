@@ -144,6 +144,11 @@ class Session:
         """Whether the runtime makes new plans; `config` answers where it does not say."""
         return json.loads(_native.config_json() or "{}").get("replan", config.replan) != "off"
 
+    def ask_for_plan(self) -> bool:
+        """Has the next forward observed, and a plan made of it, whatever it gains. False where none is made: nothing is
+        streamed, or `replan` is off."""
+        return 0 in [_native.model_replan(model) for model in self.models()]
+
     def save_profile(self, folder: str) -> None:
         """Writes profile.json; OSError where that fails."""
         answer = _native.profile_save(folder)

@@ -241,3 +241,73 @@ def interface_without_preload_compiled(lab: Lab):
         proxy = offloaded(model, compile_fn=compile_fn)
         check_late()
         yield from forwards(lab, proxy, FORWARDS + 4)
+
+
+@case()
+def interface_feedback(lab: Lab):
+    """Check 28: in every phase each forward reads what the last one gave, so that one wrong bit goes on to the end."""
+    proxy = offloaded(host_built(lab), profiling_iters=4)
+    x = lab.randn(8, WIDTH)
+    for _ in range(FORWARDS):
+        with torch.no_grad():
+            x = proxy(x)
+        yield x
+
+
+class Tied(Stack):
+    """A stack in which two layers far from each other have one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[5].up.weight = self.blocks[1].up.weight
+
+
+MODES = [
+    ("allocation_block_transfer", "view"),
+    ("allocation_block_transfer", "getter"),
+    ("raw_block_transfer", "view"),
+    ("strategy", "getter"),
+    ("strategy", "torch_function"),
+]
+
+
+@case(limit_s=150)
+def interface_modes(lab: Lab):
+    """Check 29: all transfer and profile modes give the same bits, with bf16 and tied weights."""
+    model = lab.build(Tied)
+    ft = interface()
+    if ft is not None:
+        model.cpu()
+    for transfer_mode, profile_mode in MODES:
+        proxy = offloaded(model, profiling_iters=2, transfer_mode=transfer_mode, profile_mode=profile_mode)
+        assert proxy.blocks[5].up.weight is proxy.blocks[1].up.weight
+        yield from forwards(lab, proxy, 7)
+        if ft is not None:
+            assert ft.get_offload_manager().phase.name == "INFERENCE"
+            # The last one stays, so that the report tells of it.
+            if (transfer_mode, profile_mode) != MODES[-1]:
+                ft.release()
+
+
+@case(streams=None, keeps_budget=False, because="weights that a graph reads stay")
+def interface_graph(lab: Lab):
+    """Check 30: a graph that is captured in INFERENCE gives what eager forwards give, replay after replay."""
+    lab.need_cuda()
+    proxy = offloaded(host_built(lab), profiling_iters=3)
+    yield from forwards(lab, proxy, 7)
+    static = lab.randn(8, WIDTH)
+    beside = torch.cuda.Stream()
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside), torch.no_grad():
+        proxy(static)
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        out = proxy(static)
+    for _ in range(6):
+        static.copy_(lab.randn(8, WIDTH))
+        graph.replay()
+        replayed = out.clone()
+        with torch.no_grad():
+            assert torch.equal(replayed, proxy(static)), "a replay differs from an eager forward"
+        yield replayed

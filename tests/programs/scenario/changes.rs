@@ -28,6 +28,8 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a larger second model" => a_larger_second_model(),
         "a larger second model under four threads" => a_larger_second_model_under_four_threads(),
         "half of the weights from now on" => half_of_the_weights_from_now_on(),
+        "half of the weights, and nobody asks" => half_of_the_weights(false),
+        "half of the weights, and a plan that is asked for" => half_of_the_weights(true),
         "weights that the program chose" => weights_that_the_program_chose(),
         "a strategy that the program chose" => {
             chosen_before_learning("{\"name\": \"NthLayerStrategy\", \"parameters\": {\"nth_layer\": 2}}")
@@ -340,10 +342,8 @@ fn a_larger_second_model_under_four_threads() -> Told {
     Ok(wrong + first.finish()?)
 }
 
-/// Half of the weights fit beside the ring, which holds one: once only the three are used that stream most, they can stay. Later all of them are used again.
-fn half_of_the_weights_from_now_on() -> Told {
-    let scene = Scene::learnt(COUNT, PAGES)?;
-    (0..3).try_for_each(|_| pass(&scene, 1, &UP))?;
+/// The three weights of which most is streamed, in the order of use.
+fn streamed_most(scene: &Scene) -> Vec<usize> {
     let report = scene.ft.as_ref().and_then(Ft::report).unwrap_or_default();
     let streamed = |at: usize| {
         let name = format!("layers.{at}.weight");
@@ -354,6 +354,34 @@ fn half_of_the_weights_from_now_on() -> Told {
     half.sort_by_key(|&at| std::cmp::Reverse(streamed(at)));
     half.truncate(3);
     half.sort_unstable();
+    half
+}
+
+/// Too few passes for times to say anything; the program asks for a new plan, or does not.
+fn half_of_the_weights(asks: bool) -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    pass(&scene, 1, &UP)?;
+    let half = streamed_most(&scene);
+    (0..2).try_for_each(|_| pass(&scene, 1, &half))?;
+    if asks {
+        if let Some(ft) = &scene.ft {
+            say("code", u64::from(ft.model_replan(scene.model).unsigned_abs()));
+            say("code of a stranger", u64::from(ft.model_replan(99).unsigned_abs()));
+        }
+        until_replanned(&scene, || pass(&scene, 1, &half))?;
+    } else {
+        (0..4).try_for_each(|_| pass(&scene, 1, &half))?;
+        say("replans", replans(&scene).0);
+    }
+    (0..2).try_for_each(|_| pass(&scene, 1, &half))?;
+    scene.finish()
+}
+
+/// Half of the weights fit beside the ring, which holds one: once only the three are used that stream most, they can stay. Later all of them are used again.
+fn half_of_the_weights_from_now_on() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    (0..3).try_for_each(|_| pass(&scene, 1, &UP))?;
+    let half = streamed_most(&scene);
     say_calls("before");
     until_replanned(&scene, || pass(&scene, 1, &half))?;
     say_calls("after");

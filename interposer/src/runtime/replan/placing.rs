@@ -41,6 +41,8 @@ pub(in super::super) enum Why {
     Room,
     /// The program chose a strategy, or weights.
     Chosen,
+    /// The program asked for it.
+    Asked,
 }
 
 /// Where a unit stands, and where it is to stand.
@@ -285,6 +287,9 @@ fn is_worth_it(asked: &Asked, made: &Plan, targets: &[Target], why: Why) -> bool
         return true;
     }
     let fits_better = made.peak_bytes <= asked.request.budget.unwrap_or(u64::MAX).max(asked.peak());
+    if why == Why::Asked {
+        return fits_better;
+    }
     let then_ms = mean(made.forecasts.iter().map(|forecast| forecast.predicted_ms));
     let now_ms = match simulate_shapes(&asked.request, &asked.standing, false) {
         Ok(cycles) => mean(cycles.iter().map(|cycle| cycle.cycle_ms)),
@@ -446,6 +451,7 @@ fn announce(done: InForce) {
         Why::Model => "another model came",
         Why::Drift => "passes took longer than expected",
         Why::Chosen => "the program chose what is streamed",
+        Why::Asked => "the program asked for it",
         Why::Pressure | Why::Room => return promoted(done),
     };
     log::notice!(
