@@ -1,9 +1,10 @@
-//! Times launches that show no weight, with 512 bytes of parameters. Run it where the driver refuses every launch at once (`SIMCUDA_FAULTS=cuLaunchKernel@*=1`):
+//! Times launches that show no weight, or only weights with memory of their own, with 512 bytes of parameters. Run it where the driver refuses every launch at once (`SIMCUDA_FAULTS=cuLaunchKernel@*=1`):
 //! what is left is the way to the driver. Prints `nanoseconds N` for each kind: the least of many batches' means. With the argument `answer` it times on
-//! demand instead: for each line `packed N` or `each N` on stdin it launches so often and answers with the nanoseconds that it took in all.
+//! demand instead: for each line `packed N`, `each N` or `resident N` on stdin it launches so often and answers with the nanoseconds that it took in all.
 
 use harness::driver::{Failure, check};
 use harness::gpu::{Gpu, Handle};
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::io::BufRead;
 use std::time::Instant;
@@ -11,6 +12,7 @@ use std::time::Instant;
 const BATCHES: usize = 40;
 const LAUNCHES: u32 = 5000;
 const BYTES: usize = 512;
+const REGIONS: usize = 64;
 
 /// Least mean time of a launch, in nanoseconds.
 fn least(mut launch: impl FnMut()) -> f64 {
@@ -24,13 +26,14 @@ fn least(mut launch: impl FnMut()) -> f64 {
 
 /// Times as many launches of a kind as each line of stdin asks for.
 #[expect(clippy::print_stdout, reason = "a program speaks by its output")]
-fn answer(packed: impl Fn(), each: impl Fn()) {
+fn answer(packed: impl Fn(), each: impl Fn(), resident: impl Fn()) {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let Some((kind, count)) = line.split_once(' ') else { return };
         let count: u64 = count.parse().unwrap_or(0);
         let begun = Instant::now();
         match kind {
             "packed" => (0..count).for_each(|_| packed()),
+            "resident" => (0..count).for_each(|_| resident()),
             _ => (0..count).for_each(|_| each()),
         }
         println!("{}", begun.elapsed().as_nanos());
@@ -64,13 +67,32 @@ fn run() -> Result<(), Failure> {
     let each = || {
         gpu.driver.launch(function, 1, 1, 1, 32, 1, 1, 0, stream, pointers.as_ptr(), none);
     };
+    // Three addresses of managed memory, other ones in each launch, as forwards of a model without streamed weights have them.
+    let regions: Vec<u64> = (0..REGIONS).map(|_| gpu.alloc(16 << 20)).collect::<Result<_, _>>()?;
+    let shown = RefCell::new((words.clone(), 0));
+    let resident = || {
+        let (words, at) = &mut *shown.borrow_mut();
+        *at = (*at + 7) % REGIONS;
+        for (word, step) in [(2, 0), (31, 1), (50, 2)] {
+            words[word] = regions[(*at + step) % REGIONS] + (*at as u64 * 4096);
+        }
+        let list = [
+            std::ptr::without_provenance(1),
+            words.as_ptr().cast(),
+            std::ptr::without_provenance(2),
+            (&raw const length).cast(),
+            std::ptr::null(),
+        ];
+        gpu.driver.launch(function, 1, 1, 1, 32, 1, 1, 0, stream, none, list.as_ptr());
+    };
     if std::env::args().nth(1).as_deref() == Some("answer") {
-        answer(packed, each);
+        answer(packed, each, resident);
     } else {
         println!("packed nanoseconds {:.1}", least(packed));
         println!("each nanoseconds {:.1}", least(each));
+        println!("resident nanoseconds {:.1}", least(resident));
     }
-    check("cuMemFree", gpu.driver.mem_free(region))
+    regions.into_iter().chain([region]).try_for_each(|region| check("cuMemFree", gpu.driver.mem_free(region)))
 }
 
 #[expect(clippy::print_stderr, reason = "a program speaks by its output")]

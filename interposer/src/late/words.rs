@@ -125,8 +125,12 @@ mod tests {
     #[test]
     fn words_are_rewritten_where_they_stand_and_nothing_beside_them() {
         // Written through its address alone, as the data of other libraries is.
-        static MEMORY: [AtomicUsize; 4] =
-            [AtomicUsize::new(0x1000), AtomicUsize::new(5), AtomicUsize::new(0x1800), AtomicUsize::new(0x1004)];
+        static MEMORY: [AtomicUsize; 4] = [
+            AtomicUsize::new(0x1000),
+            AtomicUsize::new(5),
+            AtomicUsize::new(0x1800),
+            AtomicUsize::new(0x1004),
+        ];
         let start = MEMORY.as_ptr().expose_provenance();
         let mapping = Mapping {
             range: start..start + size_of_val(&MEMORY),
