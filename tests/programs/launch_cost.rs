@@ -12,7 +12,10 @@ use std::time::Instant;
 const BATCHES: usize = 40;
 const LAUNCHES: u32 = 5000;
 const BYTES: usize = 512;
-const REGIONS: usize = 64;
+const REGIONS: usize = 16;
+/// More than the caches of one core, less than those of all.
+const COLD_BYTES: usize = 4 << 20;
+const COLD_LAUNCHES: usize = 2000;
 
 /// Least mean time of a launch, in nanoseconds.
 fn least(mut launch: impl FnMut()) -> f64 {
@@ -22,6 +25,23 @@ fn least(mut launch: impl FnMut()) -> f64 {
         begun.elapsed().as_secs_f64() * 1e9 / f64::from(LAUNCHES)
     };
     (0..BATCHES).map(batch).fold(f64::INFINITY, f64::min)
+}
+
+/// Median time of a launch that finds caches full of other things, as between the operators of a program, in nanoseconds.
+fn cold(mut launch: impl FnMut()) -> f64 {
+    let mut other = vec![1_u64; COLD_BYTES / 8];
+    let mut times: Vec<f64> = (0..COLD_LAUNCHES)
+        .map(|at| {
+            // One word of each line, written so that it counts.
+            other.iter_mut().step_by(8).for_each(|word| *word = word.wrapping_mul(at as u64 | 1));
+            let begun = Instant::now();
+            launch();
+            begun.elapsed().as_secs_f64() * 1e9
+        })
+        .collect();
+    std::hint::black_box(&other);
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
 }
 
 /// Times as many launches of a kind as each line of stdin asks for.
@@ -91,6 +111,7 @@ fn run() -> Result<(), Failure> {
         println!("packed nanoseconds {:.1}", least(packed));
         println!("each nanoseconds {:.1}", least(each));
         println!("resident nanoseconds {:.1}", least(resident));
+        println!("cold nanoseconds {:.1}", cold(resident));
     }
     regions.into_iter().chain([region]).try_for_each(|region| check("cuMemFree", gpu.driver.mem_free(region)))
 }
