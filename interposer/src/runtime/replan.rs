@@ -13,7 +13,8 @@ use flextensor_config::choices::Replan;
 use flextensor_core::drift::{Expected, Watch};
 use flextensor_core::pager::PassTally;
 use flextensor_core::phase::Phase;
-use flextensor_core::plan::Forecast;
+use flextensor_core::plan::{Forecast, PassProfile};
+use flextensor_core::simulate::{Simulation, simulate_shapes};
 use flextensor_core::units::{ModelId, UnitId};
 
 use super::arena::{Meaning, arena};
@@ -52,6 +53,32 @@ pub(crate) struct Ended {
     keep: bool,
     /// The shape had an order of its own before.
     known: bool,
+}
+
+/// What is expected of passes in one shape as things stand: milliseconds with all weights resident, and as they are placed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outlook {
+    pub(crate) shape: u64,
+    pub(crate) resident_ms: f64,
+    pub(crate) predicted_ms: f64,
+}
+
+/// What is expected of every timed shape of the model that streams on a device. Nothing where several do: what is known of their turns is not told apart.
+pub(crate) fn outlook(device: i32) -> Vec<Outlook> {
+    let Some(asked) = standing::asked(device, standing::Aim::Limit) else { return Vec::new() };
+    let passes = &asked.request.passes;
+    let alone = passes.windows(2).all(|two| two[0].model == two[1].model);
+    let Some(cycles) = alone.then(|| simulate_shapes(&asked.request, &asked.standing, false).ok()).flatten()
+    else {
+        return Vec::new();
+    };
+    let of = |(pass, cycle): (&PassProfile, Simulation)| {
+        let sum = pass.tail_ms + pass.uses.iter().map(|used| used.compute_ms).sum::<f64>();
+        let resident_ms = sum.max(pass.resident_ms);
+        let outlook = Outlook { shape: pass.shape, resident_ms, predicted_ms: cycle.cycle_ms };
+        (resident_ms > 0.0).then_some(outlook)
+    };
+    passes.iter().zip(cycles).filter_map(of).collect()
 }
 
 fn enabled() -> bool {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
+use super::replan::Outlook;
 use super::streaming::{self, MAX_DEVICES, ring_of};
 use super::switch::{Decided, peak_gb_per_s};
 use super::world::{Unit, UnitState, World, world};
@@ -22,8 +23,10 @@ pub(crate) fn report() -> Value {
     let (looked_at, proven) = evidence::counts();
     let observed =
         json!({ "hits": hits, "doubtful": doubtful, "looked_at_bytes": looked_at, "proven_words": proven });
+    let devices: Vec<i32> = world().decided.keys().copied().collect();
+    let outlooks: Vec<Outlook> = devices.into_iter().flat_map(replan::outlook).collect();
     let mut world = world();
-    let models = models(&mut world);
+    let models = models(&mut world, &outlooks);
     let plans: Vec<Value> =
         world.decided.iter().map(|(device, decided)| plan(&world, *device, decided)).collect();
     let placements = placements(&world);
@@ -64,7 +67,8 @@ fn process() -> Vec<Value> {
         .collect()
 }
 
-fn models(world: &mut World) -> Vec<Value> {
+fn models(world: &mut World, outlooks: &[Outlook]) -> Vec<Value> {
+    let outlook = |shape: u64| outlooks.iter().find(|outlook| outlook.shape == shape);
     let decided = world.decided.clone();
     let mut list = Vec::new();
     for (id, model) in &mut world.models {
@@ -73,7 +77,16 @@ fn models(world: &mut World) -> Vec<Value> {
         let measured: Vec<Value> = model
             .measure
             .medians()
-            .map(|(shape, ms, count)| json!({ "shape": format!("{shape:016x}"), "median_ms": ms, "passes": count, "ratio": bound.filter(|b| *b > 0.0).map(|b| ms / b) }))
+            .map(|(shape, ms, count)| {
+                json!({
+                    "shape": format!("{shape:016x}"),
+                    "median_ms": ms,
+                    "passes": count,
+                    "ratio": bound.filter(|b| *b > 0.0).map(|b| ms / b),
+                    "resident_ms": outlook(shape).map(|outlook| outlook.resident_ms),
+                    "predicted_ms": outlook(shape).map(|outlook| outlook.predicted_ms),
+                })
+            })
             .collect();
         list.push(json!({
             "id": id.0,
