@@ -118,6 +118,8 @@ class Memory:
         self.room = 1 << 40
         self.grows = False
         self.serves = True
+        self.holes = 0  # that many places of old allocations are free, and are dealt out first
+        self.dealt_holes = set()
         self._reserved = 0
         monkeypatch.setattr(naming, "on_gpu", lambda tensor: not tensor.is_meta)
 
@@ -127,7 +129,13 @@ class Memory:
             self.old[storage.data_ptr()] = storage.nbytes()
 
     def is_managed(self, address):
-        return self.serves and not any(first <= address < first + size for first, size in self.old.items())
+        if self.holes and not self.is_old(address) and address not in self.dealt_holes:
+            self.holes -= 1
+            self.dealt_holes.add(address)
+        return self.serves and address not in self.dealt_holes and not self.is_old(address)
+
+    def is_old(self, address):
+        return any(first <= address < first + size for first, size in self.old.items())
 
     def settle(self):
         self.log.append("settle")
@@ -216,6 +224,17 @@ def test_weights_of_one_allocation_leave_it_together(memory):
     for at, layer in enumerate(model):
         assert torch.equal(layer.weight.flatten(), flat[at * WIDTH * WIDTH :][: WIDTH * WIDTH])
         assert memory.is_managed(layer.weight.data_ptr())
+
+
+def test_holes_in_old_allocations_are_kept_busy_until_memory_is_managed(memory):
+    model = Tied().requires_grad_(False)
+    bytes_before = model.first.weight.clone(), model.second.weight.clone()
+    memory.of_before(model)
+    memory.holes = 3
+    assert taking_over.take_over(model, memory) == 2 * WIDTH * WIDTH * 4
+    assert memory.holes == 0 and len(memory.dealt_holes) == 3
+    for layer, before in zip((model.first, model.second), bytes_before, strict=True):
+        assert memory.is_managed(layer.weight.data_ptr()) and torch.equal(layer.weight, before)
 
 
 def test_an_allocator_that_is_not_served_keeps_the_weights_whole_and_is_said(memory, caplog):
