@@ -145,10 +145,6 @@ fn a_transformer_answers_as_without_us_from_its_first_forward_on() {
         report["models"][0]["measured"][0]["passes"].as_u64() > Some(1),
         "its stream is found: {report:#}"
     );
-    // What was learnt of the shape, by whichever run, says what to expect of it: no less than with all weights resident.
-    let shape = &report["models"][0]["measured"][0];
-    let ms = |key: &str| shape[key].as_f64().unwrap_or_else(|| panic!("no {key}: {report:#}"));
-    assert!(ms("resident_ms") > 0.0 && ms("predicted_ms") > ms("resident_ms") * 0.999, "{report:#}");
     assert!(report["counters"]["bytes_in"].as_u64() > Some(50 << 20), "{report:#}");
     let labels: Vec<Value> =
         folder.json()["stats"].as_array().into_iter().flatten().map(|stat| stat["label"].clone()).collect();

@@ -9,6 +9,8 @@ fn each_shape_is_followed_in_its_own_order() {
     let outcome = told_well(streamed("shapes in orders of their own"));
     assert!(said(&outcome, "at first") > 0, "the second shape was known before: {}", outcome.describe());
     assert_eq!(said(&outcome, "later"), 0, "{}", outcome.describe());
+    // The one that was learnt, and the one that was observed later.
+    assert_eq!(said(&outcome, "shapes with an outlook"), 2, "{}", outcome.describe());
     let outcome = told_well(streamed("a shape learnt in its own order"));
     assert_eq!(said(&outcome, "later"), 0, "{}", outcome.describe());
 }

@@ -9,6 +9,8 @@ mod placing;
 mod relay;
 mod standing;
 
+use std::collections::BTreeSet;
+
 use flextensor_config::choices::Replan;
 use flextensor_core::drift::{Expected, Watch};
 use flextensor_core::pager::PassTally;
@@ -65,7 +67,9 @@ pub(crate) struct Outlook {
 
 /// What is expected of every timed shape of the model that streams on a device. Nothing where several do: what is known of their turns is not told apart.
 pub(crate) fn outlook(device: i32) -> Vec<Outlook> {
-    let Some(asked) = standing::asked(device, standing::Aim::Limit) else { return Vec::new() };
+    // No more memory and no less: what the device has free need not be asked, which cannot be asked at the end of a process.
+    let as_it_is = standing::Aim::Less { bytes: 0, leave: &BTreeSet::new() };
+    let Some(asked) = standing::asked(device, as_it_is) else { return Vec::new() };
     let passes = &asked.request.passes;
     let alone = passes.windows(2).all(|two| two[0].model == two[1].model);
     let Some(cycles) = alone.then(|| simulate_shapes(&asked.request, &asked.standing, false).ok()).flatten()

@@ -230,5 +230,8 @@ impl Scene {
         for key in ["weights_gpu_bytes", "ring_bytes", "host_bytes", "pinned_bytes"] {
             say(key, report["memory"][key].as_u64().unwrap_or(0));
         }
+        let shapes = report["models"][0]["measured"].as_array().map_or(&[][..], Vec::as_slice);
+        let foreseen = shapes.iter().filter(|shape| shape["predicted_ms"].as_f64() > Some(0.0));
+        say("shapes with an outlook", foreseen.count() as u64);
     }
 }
