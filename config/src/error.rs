@@ -1,7 +1,7 @@
 //! What can be wrong with a configuration. Each message names the place, the key, the value given, and what is allowed.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,19 +25,33 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
-            Self::File { path, line: Some(line) } => write!(f, "{}:{line}", path.display()),
-            Self::File { path, line: None } => write!(f, "{}", path.display()),
-            Self::Variable(name) => f.write_str(name),
+            Self::File { path, line: Some(line) } => write!(f, "{}:{line}", shown(path)),
+            Self::File { path, line: None } => f.write_str(&shown(path)),
+            Self::Variable(name) => f.write_str(&one_line(name)),
             Self::Keyword => f.write_str("keyword"),
         }
     }
+}
+
+/// The text with its control characters escaped: messages are single lines, and what they name may be any text.
+pub(crate) fn one_line(text: &str) -> String {
+    let shown = |character: char| {
+        let escaped = character.is_control().then(|| character.escape_default());
+        let plain = escaped.is_none().then_some(character);
+        escaped.into_iter().flatten().chain(plain)
+    };
+    text.chars().flat_map(shown).collect()
+}
+
+fn shown(path: &Path) -> String {
+    one_line(&path.display().to_string())
 }
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read configuration file {}: {source}", path.display())]
+    #[error("cannot read configuration file {}: {source}", shown(path))]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -47,14 +61,14 @@ pub enum ConfigError {
     /// The file's name does not say its format.
     #[error(
         "configuration file {} has an unknown format; allowed: .toml, .ini, .conf, .json, .yaml, .yml",
-        path.display()
+        shown(path)
     )]
     UnknownFormat {
         /// The file.
         path: PathBuf,
     },
     /// The file is not in its format.
-    #[error("{place}: {message}")]
+    #[error("{place}: {}", one_line(message))]
     Syntax {
         /// File and line.
         place: Origin,
@@ -62,7 +76,7 @@ pub enum ConfigError {
         message: String,
     },
     /// A value that its option does not take.
-    #[error("{place}: {key} = {value} is not allowed; allowed: {allowed}")]
+    #[error("{place}: {key} = {value} is not allowed; allowed: {}", one_line(allowed))]
     Invalid {
         /// Where the value was given.
         place: Origin,
@@ -104,13 +118,13 @@ pub enum ConfigError {
         Vec<(String, Option<String>)>,
     ),
     /// A variable that is not UTF-8.
-    #[error("environment variable {name} is not valid UTF-8")]
+    #[error("environment variable {} is not valid UTF-8", one_line(name))]
     NotText {
         /// The variable.
         name: String,
     },
     /// A keyword that was an option once.
-    #[error("option {name} was removed in {release} and is not allowed any more")]
+    #[error("option {} was removed in {release} and is not allowed any more", one_line(name))]
     Removed {
         /// The keyword.
         name: String,
@@ -122,6 +136,7 @@ pub enum ConfigError {
 fn unknown_variables(names: &[(String, Option<String>)]) -> String {
     let parts: Vec<String> = names
         .iter()
+        .map(|(name, meant)| (one_line(name), meant))
         .map(|(name, meant)| match meant {
             Some(meant) => format!("unknown environment variable {name}; did you mean {meant}?"),
             None => format!("unknown environment variable {name}; docs/options.md lists the known ones"),

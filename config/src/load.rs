@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::environment::{Environment, removed_in, suggest_key};
-use crate::error::{ConfigError, Origin};
+use crate::error::{ConfigError, Origin, one_line};
 use crate::file::{ConfigFile, Given};
 use crate::options;
 use crate::row::Row;
@@ -204,14 +204,16 @@ impl Merge {
     fn set(&mut self, given: &Given) -> Result<(), ConfigError> {
         let Given { key, raw, origin } = given;
         let Some(row) = options::find(key) else {
-            self.warnings.push(match (removed_in(key), suggest_key(key)) {
+            let meant = suggest_key(key);
+            let named = one_line(key);
+            self.warnings.push(match (removed_in(key), meant) {
                 (Some(release), _) => {
-                    format!("{origin}: option {key} was removed in {release} and is ignored")
+                    format!("{origin}: option {named} was removed in {release} and is ignored")
                 }
                 (None, Some(meant)) => {
-                    format!("{origin}: unknown option {key} is ignored; did you mean {meant}?")
+                    format!("{origin}: unknown option {named} is ignored; did you mean {meant}?")
                 }
-                (None, None) => format!("{origin}: unknown option {key} is ignored"),
+                (None, None) => format!("{origin}: unknown option {named} is ignored"),
             });
             return Ok(());
         };

@@ -376,3 +376,20 @@ fn the_example_file_is_a_valid_configuration() {
     let config = preload([], Some(&ConfigFile::read(&path).unwrap())).unwrap();
     assert!(config.warnings.is_empty() && config.max_gpu_mem.is_some());
 }
+
+#[test]
+fn messages_are_single_lines_whatever_they_name() {
+    let messages = [
+        preload([("FT_\nMAX".to_owned(), "1".to_owned())], None).unwrap_err().to_string(),
+        preload([("FT_MAX_GPU_MEM".to_owned(), "a\nb".to_owned())], None).unwrap_err().to_string(),
+        preload([], Some(&ConfigFile::new("a\nb.toml", "enabled = 3"))).unwrap_err().to_string(),
+        preload([], Some(&ConfigFile::new("a.toml", "\"b\\nc\" = {}"))).unwrap_err().to_string(),
+        preload([], Some(&ConfigFile::new("a.json", r#"{"b\nc": 1}"#))).unwrap().warnings.concat(),
+        preload([], Some(&ConfigFile::new("a.json", r#"{"include_patterns": "k\nl:a"}"#)))
+            .unwrap_err()
+            .to_string(),
+    ];
+    for message in messages {
+        assert!(!message.contains(char::is_control) && message.contains("\\n"), "{message:?}");
+    }
+}

@@ -85,6 +85,17 @@ pub struct UnitId(pub u32);
 #[serde(transparent)]
 pub struct ModelId(pub u64);
 
+/// The text with its control characters escaped: messages are single lines, and what they name may be any text of a file.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let shown = |character: char| {
+        let escaped = character.is_control().then(|| character.escape_default());
+        let plain = escaped.is_none().then_some(character);
+        escaped.into_iter().flatten().chain(plain)
+    };
+    text.chars().flat_map(shown).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

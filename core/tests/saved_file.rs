@@ -36,6 +36,14 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
+fn what_is_said_of_a_file_is_one_line_whatever_it_names() {
+    let text = refused(|value| value["load_strategy"]["a\nb"] = json!([]));
+    assert!(text.contains("a\\nb") && !text.contains('\n'), "{text:?}");
+    let error = parse("p\n.json", "{").expect_err("no JSON").to_string();
+    assert!(!error.contains('\n'), "{error:?}");
+}
+
+#[test]
 fn a_file_of_two_models_keeps_their_names_apart() {
     let file = Saved::of(additions(vec![planned(model(2, 16), Some(64 * MIB)), planned(model(3, 12), None)]));
     assert_eq!(parse("p.json", &file.to_text()).as_ref(), Ok(&file));

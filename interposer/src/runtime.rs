@@ -30,6 +30,7 @@ mod hosted;
 pub(crate) mod launch;
 pub(crate) mod layouts;
 mod learn;
+mod leftover;
 pub(crate) mod limit;
 mod link;
 mod measure;
@@ -200,7 +201,10 @@ pub(crate) fn drop_model(id: ModelId) {
         replan::ends(&mut world, id, true);
         world.models.remove(&id)
     };
-    let Some(model) = removed else { return };
+    let Some(mut model) = removed else { return };
+    if !model.context.is_none() {
+        passes::in_context(model.context, || model.measure.end_events());
+    }
     learn::recorder(|recorder| recorder.forget(id));
     saved::forget(id);
     open::forget(id);

@@ -20,6 +20,8 @@ mod profile_file;
 mod proofs;
 mod replan;
 mod reported;
+mod router;
 mod rows;
+mod soak;
 mod threads;
 mod told;

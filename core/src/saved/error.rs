@@ -1,11 +1,13 @@
 //! What can be wrong with a profile file: each variant names the file, what was found and what is allowed.
 
+use crate::units::one_line;
+
 /// Why a profile cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SavedError {
     /// The system does not give its text.
-    #[error("profile `{file}` cannot be read: {why}")]
+    #[error("profile `{file}` cannot be read: {why}", file = one_line(.file), why = one_line(.why))]
     Unreadable {
         /// The file.
         file: String,
@@ -13,7 +15,7 @@ pub enum SavedError {
         why: String,
     },
     /// The text is no JSON object.
-    #[error("profile `{file}` is no JSON object: {why}; delete it, or save it again")]
+    #[error("profile `{file}` is no JSON object: {why}; delete it, or save it again", file = one_line(.file), why = one_line(.why))]
     NotJson {
         /// The file.
         file: String,
@@ -21,13 +23,13 @@ pub enum SavedError {
         why: String,
     },
     /// An object without a version.
-    #[error("profile `{file}` has no key `version`, so it is no profile; version 3 is allowed")]
+    #[error("profile `{file}` has no key `version`, so it is no profile; version 3 is allowed", file = one_line(.file))]
     NoVersion {
         /// The file.
         file: String,
     },
     /// An older or newer schema.
-    #[error("profile `{file}` has version {found}; only version 3 is allowed")]
+    #[error("profile `{file}` has version {found}; only version 3 is allowed", file = one_line(.file), found = one_line(.found))]
     OtherVersion {
         /// The file.
         file: String,
@@ -35,7 +37,7 @@ pub enum SavedError {
         found: String,
     },
     /// Additions of another flextensor.
-    #[error("profile `{file}` has flextensor.format {found}; only format 1 is allowed")]
+    #[error("profile `{file}` has flextensor.format {found}; only format 1 is allowed", file = one_line(.file), found = one_line(.found))]
     OtherFormat {
         /// The file.
         file: String,
@@ -43,7 +45,7 @@ pub enum SavedError {
         found: String,
     },
     /// A key is missing or has another type.
-    #[error("profile `{file}` does not read as version 3: {why}")]
+    #[error("profile `{file}` does not read as version 3: {why}", file = one_line(.file), why = one_line(.why))]
     WrongShape {
         /// The file.
         file: String,
@@ -51,7 +53,7 @@ pub enum SavedError {
         why: String,
     },
     /// A value is out of range, or contradicts another one.
-    #[error("profile `{file}`: `{field}` is {found}; allowed: {allowed}")]
+    #[error("profile `{file}`: `{field}` is {found}; allowed: {allowed}", file = one_line(.file), field = one_line(.field), found = one_line(.found), allowed = one_line(.allowed))]
     BadValue {
         /// The file.
         file: String,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::{Additions, LinkId, Patterns, SavedGpu, SavedModel, SavedPlan, SavedWeight};
-use crate::units::Bytes;
+use crate::units::{Bytes, one_line};
 
 /// What the run is, as far as a plan depends on it.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,16 +83,18 @@ impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let budget = |bytes: &Option<u64>| bytes.map_or("none".to_owned(), |bytes| Bytes(bytes).to_string());
         match self {
-            Difference::Model(how) => write!(f, "the model is another one ({how})"),
+            Difference::Model(how) => write!(f, "the model is another one ({})", one_line(how)),
             Difference::Gpu { was, is } => {
-                write!(f, "the GPU is {}, not {}", or_unknown(is), or_unknown(was))
+                write!(f, "the GPU is {}, not {}", one_line(or_unknown(is)), one_line(or_unknown(was)))
             }
             Difference::Link { was, is } => write!(f, "the link is {is}, not {was}"),
             Difference::Patterns => write!(f, "the patterns are others"),
             Difference::Budget { was, is } => {
                 write!(f, "the budget is {}, not {}", budget(is), budget(was))
             }
-            Difference::Setting { key, was, is } => write!(f, "{key} is {is}, not {was}"),
+            Difference::Setting { key, was, is } => {
+                write!(f, "{} is {}, not {}", one_line(key), one_line(is), one_line(was))
+            }
             Difference::Units => {
                 write!(f, "weights lie otherwise in GPU memory, or more of them beside these")
             }

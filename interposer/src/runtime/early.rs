@@ -9,12 +9,12 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::arena::{Meaning, arena};
 use super::streaming::{Streaming, ring_of};
 use super::world::{UnitState, World, world};
-use super::{gate, hosted, passes, switch, verify};
+use super::{gate, hosted, leftover, passes, switch, verify};
 use crate::ffi::context;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::CUresult;
-use crate::ffi::vmm::{self, Handle};
+use crate::ffi::vmm::Handle;
 use crate::log;
 
 /// Models whose weights were placed, and that are learnt on.
@@ -167,7 +167,10 @@ fn settle(world: &mut World, ring: &Streaming, id: UnitId, pages: Vec<Handle>) {
         *slot = Some(page);
     }
     if let Some((view, bytes)) = view {
-        region.views.retain(|&(known, _)| known != view);
-        let _ = vmm::unmap(view, bytes as usize);
+        let known = region.views.iter().position(|&(known, _)| known == view);
+        if let Some(at) = known {
+            region.views.swap_remove(at);
+            leftover::unmap(view, bytes);
+        }
     }
 }

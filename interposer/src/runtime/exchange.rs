@@ -16,7 +16,7 @@ use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::switch::{Request, settle_units};
 use super::verify::Ledger;
 use super::world::{UnitState, World, world};
-use super::{gate, home, hosted, passes, readout, sums};
+use super::{gate, home, hosted, passes, readout, sums, views};
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::{self, Stream};
@@ -386,13 +386,10 @@ fn install(
 fn map_prefix(world: &mut World, m: &Move, view: u64, device: i32) -> CudaResult<()> {
     let pages = (m.address - m.base) / PAGE;
     let Some(region) = world.region_of_mut(m.base).filter(|_| pages > 0) else { return Ok(()) };
-    for (page, handle) in (0..pages).zip(region.handles_from(m.base)) {
-        if let Some(handle) = handle {
-            vmm::map(view + page * PAGE, PAGE as usize, *handle)?;
-        }
-    }
+    let prefix: Vec<Handle> = region.handles_from(m.base).take(pages as usize).copied().flatten().collect();
+    views::map(view, &prefix, device)?;
     region.views.push((view, pages * PAGE));
-    vmm::allow(view, (pages * PAGE) as usize, device)
+    Ok(())
 }
 
 fn mark(world: &mut World, arena: &Arena, request: &Request, moves: &[Move]) {

@@ -431,7 +431,11 @@ impl Recorder {
     /// The model is gone.
     pub(crate) fn forget(&mut self, model: ModelId) {
         self.collector.forget(model);
-        self.active.retain(|pass| pass.model != model);
+        let (gone, active) =
+            std::mem::take(&mut self.active).into_iter().partition(|pass| pass.model == model);
+        self.active = active;
+        let gone: Vec<Pass> = gone;
+        gone.iter().for_each(|pass| self.recycle(pass));
         self.ran.retain(|(ran, _)| *ran != model);
         self.probes.remove(&model);
         for holders in self.holders.values_mut() {
@@ -508,7 +512,11 @@ impl Recorder {
             Some(event) => event,
             None => event::create(true).ok()?,
         };
-        event::record(event, stream).ok().map(|()| event)
+        let recorded = event::record(event, stream).is_ok();
+        if !recorded {
+            self.spare.entry(context).or_default().push(event);
+        }
+        recorded.then_some(event)
     }
 
     fn recycle(&mut self, pass: &Pass) {

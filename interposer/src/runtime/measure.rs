@@ -72,6 +72,15 @@ impl Measure {
         std::mem::take(&mut self.recent)
     }
 
+    /// Gives all events back; what was measured stays. Their context is current.
+    pub(crate) fn end_events(&mut self) {
+        let open = self.open.take().map(|(_, event)| event);
+        let waiting = self.in_flight.drain(..).flat_map(|(_, start, end)| [start, end]);
+        for event in open.into_iter().chain(waiting).chain(self.spare.drain(..)) {
+            let _ = event::destroy(event);
+        }
+    }
+
     /// The context of all events is gone; what was measured stays.
     pub(crate) fn forget_events(&mut self) {
         self.open = None;

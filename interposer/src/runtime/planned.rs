@@ -1,5 +1,8 @@
 //! The plan for a request: by our planner, or by the strategy that the user named, in the configuration or at run time (`chosen`). What it is asked for is `switch`'s and `replan`'s matter.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 use flextensor_config::choices::MemoryMode;
 use flextensor_core::plan::{Objective, Plan, PlanRequest, plan};
 use flextensor_core::strategy::{self, StrategyError};
@@ -31,9 +34,19 @@ pub(super) fn planned(request: &PlanRequest) -> Result<Plan, String> {
     match made {
         Ok(made) => Ok(made.plan),
         Err(error @ StrategyError::NotApplicable { .. }) => {
-            log::warning!("{error}: our own planner makes the plan");
+            say_once(&error.to_string());
             ours()
         }
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Each reason once: programs that choose anew and again would be told the same for every plan.
+fn say_once(why: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if SAID.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(why.to_owned()) {
+        log::warning!("{why}: our own planner makes the plan");
+    } else {
+        log::info!("{why}: our own planner makes the plan");
     }
 }

@@ -9,7 +9,7 @@ use crate::ffi::types::CUresult;
 use crate::ffi::vmm::{self, Handle};
 
 use super::arena::{Arena, PAGE};
-use super::{overflow, readout};
+use super::{leftover, overflow, readout};
 use flextensor_core::plan::StayReason;
 
 /// One allocation of the program.
@@ -123,20 +123,26 @@ impl Region {
 
     /// Unmaps everything, lets go of its memory and its addresses. Its users must have been waited for.
     pub(crate) fn unback(self, arena: &Arena) {
-        let mapped = self.pages();
-        readout::leave(self.base, mapped);
-        if mapped > 0 && vmm::unmap(self.base, (mapped * PAGE) as usize).is_err() {
-            // Addresses that stay mapped cannot be handed out again; the memory goes when the process does.
-            crate::log::error!(
-                "could not unmap {} MiB at {:#x}; they stay taken",
-                (mapped * PAGE) >> 20,
+        readout::leave(self.base, self.pages());
+        self.let_go(arena);
+        leftover::try_again(Some(arena));
+    }
+
+    /// The same where nobody looks at it any more. What the driver refuses is left for later.
+    pub(super) fn let_go(mut self, arena: &Arena) {
+        let mapped = self.pages() * PAGE;
+        if mapped > 0 && vmm::unmap(self.base, mapped as usize).is_err() {
+            // Addresses that stay mapped cannot be handed out again.
+            crate::log::info!(
+                "could not unmap {} MiB at {:#x}; they stay taken until that is done",
+                mapped >> 20,
                 self.base
             );
-            return;
+            return leftover::keep_region(self);
         }
-        for &(view, bytes) in &self.views {
+        for (view, bytes) in std::mem::take(&mut self.views) {
             // A view that stays mapped holds its pages; nothing else can go wrong by it.
-            let _ = vmm::unmap(view, bytes as usize);
+            leftover::unmap(view, bytes);
         }
         for handle in self.handles.into_iter().flatten() {
             let _ = vmm::release(handle);

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use super::arena::PAGE;
+use super::arena::{PAGE, arena};
+use super::leftover::{self, Pinned};
 use super::overflow::release;
 use super::touched::{self, Touched};
 use super::views::{self, Opened};
+use crate::ffi::host;
 use crate::ffi::vmm::Handle;
-use crate::ffi::{host, vmm};
 
 /// Longest registration: a longer one holds the driver's locks for long, and stalls launches.
 const CHUNK: u64 = 1 << 30;
@@ -23,6 +24,11 @@ static PINNED: AtomicU64 = AtomicU64::new(0);
 /// Pinned host bytes of this process that are ours.
 pub(crate) fn pinned_bytes() -> u64 {
     PINNED.load(Ordering::Relaxed)
+}
+
+/// So many of them are not pinned any more.
+pub(super) fn unpinned(bytes: u64) {
+    PINNED.fetch_sub(bytes, Ordering::Relaxed);
 }
 
 /// One unit's shadow.
@@ -37,6 +43,8 @@ pub(crate) struct Shadow {
     pub(crate) view: Option<u64>,
     /// Bytes of addresses in front of it that belong to it, where it is made of the driver's host pages; none where it is registered memory.
     of_pages: Option<u64>,
+    /// Bytes of a reservation in front of it, where it is registered memory behind one.
+    opened: u64,
     /// No copy crosses a multiple of this.
     chunk: u64,
 }
@@ -68,7 +76,9 @@ impl Shadow {
     }
 
     fn registered(start: usize, (bytes, behind): (u64, u64), view: Option<u64>) -> Self {
-        Self { start, bytes, behind, view, of_pages: None, chunk: CHUNK }
+        let prefix = view.map_or(0, |view| start as u64 - view);
+        let opened = if prefix == 0 { 0 } else { views::reserved_for(prefix) };
+        Self { start, bytes, behind, view, of_pages: None, opened, chunk: CHUNK }
     }
 
     /// Bytes of its memory.
@@ -92,7 +102,7 @@ impl Shadow {
         let lent = pages.iter().map(|&page| (page, false)).collect();
         pages_of_shadows().insert(start, lent);
         let chunk = if whole { CHUNK } else { PAGE };
-        Self { start, bytes, behind: 0, view: Some(reserved), of_pages: Some(before), chunk }
+        Self { start, bytes, behind: 0, view: Some(reserved), of_pages: Some(before), opened: 0, chunk }
     }
 
     /// Those of these pages that it is made of are its own from now on; returns the others.
@@ -126,10 +136,9 @@ impl Shadow {
         PINNED.fetch_sub(self.bytes, Ordering::Relaxed);
         let start = self.start as u64;
         let pages = pages_of_shadows().remove(&self.start).unwrap_or_default();
-        if vmm::unmap(start, self.bytes as usize).is_ok() {
-            // Refused while a view's beginning is still mapped: addresses cost nothing.
-            let _ = vmm::unreserve(start - before, (before + self.bytes) as usize);
-        }
+        leftover::unmap(start, self.bytes);
+        // Refused while a view's beginning is still mapped.
+        leftover::unreserve(start - before, before + self.bytes);
         release(pages.into_iter().filter_map(|(page, own)| own.then_some(page)));
     }
 
@@ -185,8 +194,13 @@ pub(super) fn make(wanted: &[Wanted], ahead: Touched) -> Result<Vec<Shadow>, Str
     let mut made = Made { shadows: Vec::with_capacity(wanted.len()), pinned: Vec::new() };
     // All prefixes get their addresses before anything is pinned: next to pinned memory the driver may refuse them.
     let opened: Vec<_> = wanted.iter().map(|want| views::open(want.prefix * PAGE, want.all())).collect();
-    for (want, opened) in wanted.iter().zip(opened) {
-        made.shadows.push(place(want.prefix * PAGE, opened, want.bytes())?);
+    let mut opened = opened.into_iter();
+    for want in wanted {
+        let placed = place(want.prefix * PAGE, opened.next().flatten(), want.bytes());
+        if placed.is_err() {
+            opened.by_ref().flatten().for_each(Opened::give_back);
+        }
+        made.shadows.push(placed?);
     }
     fault_in(&made.shadows, ahead);
     for shadow in made.shadows.clone() {
@@ -213,6 +227,7 @@ pub(crate) fn give_back(shadows: Vec<Shadow>) {
     let pieces = shadows.iter().flat_map(|shadow| shadow.pieces(0, shadow.all()));
     let pinned = pieces.map(|(_, bytes, start)| (start.expose_provenance(), bytes)).collect();
     drop(Made { shadows, pinned });
+    leftover::try_again(arena());
 }
 
 /// Shadows under construction: undone when dropped.
@@ -223,14 +238,16 @@ struct Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        for &(start, bytes) in &self.pinned {
-            let _ = host::unregister(std::ptr::with_exposed_provenance_mut(start));
-            PINNED.fetch_sub(bytes, Ordering::Relaxed);
-        }
         for shadow in &self.shadows {
-            let start = std::ptr::with_exposed_provenance_mut(shadow.start);
-            // SAFETY: the shadow's memory is ours, and nobody was told of it.
-            let _ = unsafe { libc::munmap(start, shadow.all() as usize) };
+            let memory = (shadow.start, shadow.all());
+            let lies_in =
+                |&&(start, _): &&(usize, u64)| (memory.0..memory.0 + memory.1 as usize).contains(&start);
+            let pieces = self.pinned.iter().filter(lies_in).copied().collect();
+            leftover::unpin(Pinned { memory, pieces });
+            if shadow.opened > 0 {
+                // Refused while a view's beginning is still mapped.
+                leftover::unreserve(shadow.start as u64 - shadow.opened, shadow.opened);
+            }
         }
     }
 }

@@ -350,10 +350,13 @@ impl Streaming {
                 check.close_events();
                 check.close();
             }
-            self.gpu.events.iter().try_for_each(|&event| event::destroy(event))?;
-            self.gpu.copies.iter().try_for_each(|&copy| stream::destroy(copy))?;
+            // As many as can be, also behind one that cannot.
+            let events = self.gpu.events.iter().map(|&event| event::destroy(event));
+            let closed = events.fold(Ok(()), Result::and);
+            let copies = self.gpu.copies.iter().map(|&copy| stream::destroy(copy));
+            let closed = copies.fold(closed, Result::and);
             verify::let_go(self.units.iter().flatten().map(|unit| unit.shadow).collect());
-            Ok(())
+            closed
         });
         if let Err(error) = gone {
             crate::log::debug!("the copy streams of a ring could not be closed: {error}");

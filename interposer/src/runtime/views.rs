@@ -6,8 +6,10 @@
 use std::sync::{Mutex, OnceLock};
 
 use super::arena::PAGE;
-use super::shadow;
-use crate::ffi::{host, vmm};
+use super::{leftover, shadow};
+use crate::ffi::host;
+use crate::ffi::result::CudaResult;
+use crate::ffi::vmm::{self, Handle};
 use crate::log;
 
 /// Prefixes begin at multiples of this, and are filled up to multiples of it. The driver reserves smaller ranges inside larger ones of its own, wherever these lie: in a
@@ -26,8 +28,30 @@ pub(super) struct Opened {
 
 impl Opened {
     pub(super) fn give_back(self) {
-        let _ = vmm::unreserve(self.start, self.end - self.start as usize);
+        leftover::unreserve(self.start, self.end as u64 - self.start);
     }
+}
+
+/// Maps a unit's private prefix at the beginning of its view, wholly or not at all.
+pub(super) fn map(view: u64, prefix: &[Handle], device: i32) -> CudaResult<()> {
+    let mut mapped = 0;
+    let mut all = || -> CudaResult<()> {
+        for &handle in prefix {
+            vmm::map(view + mapped, PAGE as usize, handle)?;
+            mapped += PAGE;
+        }
+        vmm::allow(view, mapped as usize, device)
+    };
+    let done = all();
+    if done.is_err() && mapped > 0 {
+        leftover::unmap(view, mapped);
+    }
+    done
+}
+
+/// Bytes of addresses that are reserved in front of a shadow for a prefix of so many.
+pub(super) fn reserved_for(prefix: u64) -> u64 {
+    prefix.next_multiple_of(STRIDE)
 }
 
 /// Addresses for `prefix` bytes in front of a shadow of `bytes`. None for no prefix, and where the driver does not give them.
@@ -35,7 +59,7 @@ pub(super) fn open(prefix: u64, bytes: u64) -> Option<Opened> {
     if prefix == 0 {
         return None;
     }
-    let filled = prefix.next_multiple_of(STRIDE);
+    let filled = reserved_for(prefix);
     let in_zone = || (0..TRIES).find_map(|_| open_at(slot(filled + bytes)?, filled));
     in_zone().or_else(|| where_the_driver_likes(filled, bytes))
 }

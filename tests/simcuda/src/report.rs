@@ -1,6 +1,7 @@
 //! The journal as text: JSON at exit, lines on stderr, single numbers on request.
 
 use crate::api;
+use crate::exec::event::EVENTS;
 use crate::exec::stream::STREAMS;
 use crate::journal::{Detection, journal};
 use crate::memory::{handles, space};
@@ -16,6 +17,7 @@ struct Alive {
     reservations: u64,
     registered_bytes: u64,
     streams: u64,
+    events: u64,
 }
 
 fn alive() -> Alive {
@@ -28,6 +30,7 @@ fn alive() -> Alive {
         reservations: view.reservations.len() as u64,
         registered_bytes: view.host.values().map(|range| range.bytes).sum(),
         streams: STREAMS.all().len() as u64,
+        events: EVENTS.all().len() as u64,
     }
 }
 
@@ -40,6 +43,11 @@ fn calls(function: &str) -> u64 {
 pub(crate) fn number(name: &str) -> Option<u64> {
     if let Some(function) = name.strip_prefix("calls:") {
         return Some(calls(function));
+    }
+    if let Some(function) = name.strip_prefix("address:") {
+        return api::exports()
+            .find(|export| export.site.name == function)
+            .map(|export| (export.address)() as u64);
     }
     if let Some(kernel) = name.strip_prefix("kernel:") {
         return Some(journal().kernels().get(kernel).copied().unwrap_or(0));
@@ -65,6 +73,7 @@ pub(crate) fn number(name: &str) -> Option<u64> {
         "reservations" => alive().reservations,
         "registered_bytes" => alive().registered_bytes,
         "streams" => alive().streams,
+        "events" => alive().events,
         _ => return None,
     })
 }
@@ -94,6 +103,7 @@ fn as_json() -> Value {
             "reservations": alive.reservations,
             "registered_bytes": alive.registered_bytes,
             "streams": alive.streams,
+            "events": alive.events,
         },
     });
     let totals =

@@ -10,7 +10,7 @@ use super::super::shadow::Shadow;
 use super::super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::super::verify::Ledger;
 use super::super::world::{UnitState, World, world};
-use super::super::{graphs, passes};
+use super::super::{graphs, leftover, passes, views};
 use super::placing::{Prepared, Target, Why};
 use crate::ffi::context;
 use crate::ffi::copy;
@@ -372,9 +372,9 @@ fn begin_view(world: &mut World, target: &Target, view: u64, device: i32) -> Cud
     let Some(region) = world.region_of_mut(target.base).filter(|_| pages > 0) else { return Ok(()) };
     let prefix: Vec<Handle> =
         region.handles_from(target.base).take(pages as usize).copied().flatten().collect();
+    views::map(view, &prefix, device)?;
     region.views.push((view, pages * PAGE));
-    map_private(view, &prefix)?;
-    vmm::allow(view, (pages * PAGE) as usize, device)
+    Ok(())
 }
 
 /// The old view lets go of private pages, some of which are somebody else's now.
@@ -383,7 +383,7 @@ fn end_view(world: &mut World, target: &Target, view: u64) {
     if let Some(at) = region.views.iter().position(|&(address, _)| address == view) {
         let (view, bytes) = region.views.swap_remove(at);
         // A view that stays mapped holds its pages; nobody is pointed there any more.
-        let _ = vmm::unmap(view, bytes as usize);
+        leftover::unmap(view, bytes);
     }
 }
 

@@ -5,6 +5,7 @@ use super::devices::DRIVER_VERSION;
 use super::exports as all_exports;
 use crate::call::exports;
 use crate::exported_names::{export_name, first_version, per_thread_name};
+use crate::faults;
 use crate::journal::journal;
 use crate::pointer::{Out, Text};
 use crate::report;
@@ -82,17 +83,32 @@ pub(crate) extern "C" fn simcuda_stat(name: Text) -> u64 {
     name.get().ok().and_then(|name| report::number(&name)).unwrap_or(u64::MAX)
 }
 
-/// Changes a time or speed while the program runs; returns 0, or 1 for an unknown name. For test programs.
+/// Changes a time or speed, or arms a fault, while the program runs; returns 0, or 1 for an unknown name. For test programs.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, expect(dead_code, reason = "only programs call it"))]
 pub(crate) extern "C" fn simcuda_set(name: Text, value: u64) -> u32 {
     let pace = &settings().pace;
-    match name.get().as_deref() {
+    let name = name.get();
+    if let Some((who, function)) = name.as_deref().ok().and_then(|name| name.split_once(':')) {
+        return arm_fault(who, function, value);
+    }
+    match name.as_deref() {
         Ok("late_us") => pace.late.store(value, Relaxed),
         Ok("kernel_us") => pace.kernel.store(value, Relaxed),
         Ok("h2d_bytes_per_s") => pace.h2d.store(value, Relaxed),
         Ok("d2h_bytes_per_s") => pace.d2h.store(value, Relaxed),
         Ok("device_bytes_peak") => journal().device_bytes_peak.store(value, Relaxed),
+        _ => return 1,
+    }
+    0
+}
+
+fn arm_fault(who: &str, function: &str, code: u64) -> u32 {
+    let known = all_exports().any(|export| export.site.name == function);
+    let (Ok(code), true) = (u32::try_from(code), known) else { return 1 };
+    match who {
+        "fault" => faults::arm(function, code, false),
+        "fault_here" => faults::arm(function, code, true),
         _ => return 1,
     }
     0

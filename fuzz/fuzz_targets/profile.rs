@@ -1,0 +1,7 @@
+//! `checks/profile.rs`, with input that coverage leads to.
+#![no_main]
+
+#[path = "../checks/profile.rs"]
+mod checks;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| checks::check(data));

@@ -1,0 +1,45 @@
+//! What there is of everything that could be lost: by the driver's own count, by the system's, and by the library's report.
+
+use super::Stage;
+use super::say as said;
+
+/// Kinds of things that the driver counts.
+const DRIVERS: [&str; 9] = [
+    "handles",
+    "mappings",
+    "allocations",
+    "reservations",
+    "registered_bytes",
+    "streams",
+    "events",
+    "device_bytes",
+    "host_located_bytes",
+];
+
+/// What the report says of memory.
+const REPORTED: [&str; 6] =
+    ["weights_gpu_bytes", "ring_bytes", "regions_bytes", "host_regions_bytes", "host_bytes", "pinned_bytes"];
+
+/// Says all of it, each with the moment in front.
+pub(crate) fn say(stage: &Stage, moment: &str) {
+    for name in DRIVERS {
+        said(&format!("{moment}: {name}"), stage.sim.stat(name));
+    }
+    said(&format!("{moment}: descriptors"), entries("/proc/self/fd"));
+    for name in REPORTED {
+        said(&format!("{moment}: {name}"), stage.reported("memory", name));
+    }
+    said(&format!("{moment}: resident KiB"), resident_kib());
+    said(&format!("{moment}: panics"), stage.reported("hooks", "panics"));
+}
+
+fn entries(folder: &str) -> u64 {
+    std::fs::read_dir(folder).map_or(0, |entries| entries.count() as u64)
+}
+
+/// Physical memory of this process, simcuda's included.
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or(0)
+}
