@@ -40,6 +40,8 @@ class Case:
     because: str
     # False: the program is started without the library, whose path it gets in GPU_CASES_LIBRARY.
     preload: bool = True
+    # More variables for both of its processes.
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def describe(self) -> dict:
         values = {
@@ -62,6 +64,7 @@ def case(
     slow: bool = False,
     because: str = "",
     preload: bool = True,
+    environment: dict[str, str] | None = None,
 ):
     """Registers the function under its own name."""
     if streams is None and not because:
@@ -71,7 +74,16 @@ def case(
         if body.__name__ in CASES:
             raise ValueError(f"two cases are named {body.__name__}")
         CASES[body.__name__] = Case(
-            body.__name__, body, budget, streams, keeps_budget, limit_s, slow, because, preload
+            body.__name__,
+            body,
+            budget,
+            streams,
+            keeps_budget,
+            limit_s,
+            slow,
+            because,
+            preload,
+            environment or {},
         )
         return body
 

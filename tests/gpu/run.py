@@ -154,10 +154,17 @@ class Suite:
         return self.options.total_limit - (time.monotonic() - self.began)
 
     def environment(
-        self, library: Path | None, settings: dict[str, str], *, preload: bool = True
+        self,
+        library: Path | None,
+        settings: dict[str, str],
+        *,
+        preload: bool = True,
+        more: dict[str, str] | None = None,
     ) -> dict[str, str]:
-        """That of a run under `library`, or with its path for a program that loads it itself (`preload=False`)."""
+        """That of a run under `library`, or with its path for a program that loads it itself (`preload=False`);
+        with the variables `more`, which a case brings along."""
         extra = {
+            **(more or {}),
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
             "GPU_CASES_CACHE": self.cache.name,
             # Both runs of a compiled case use the same generated kernels.
@@ -217,11 +224,13 @@ class Suite:
         """What else is written of a case: nothing here."""
 
     def compare(self, case: dict) -> dict:
-        name = case["name"]
+        name, more = case["name"], case.get("environment")
         limit = min(case["limit_s"], self.left_s())
         if limit < LEAST_S:
             return {"case": name, "result": "LEFT", "reason": "not run, the total limit is used up"}
-        native = child.run(self.command(name, "--repeat", "2"), limit_s=limit, env=self.environment(None, {}))
+        native = child.run(
+            self.command(name, "--repeat", "2"), limit_s=limit, env=self.environment(None, {}, more=more)
+        )
         if verdict := judge_native(native):
             self.keep(name, native, None, None)
             return {"case": name, "result": verdict[0], "reason": verdict[1], "stderr": native.stderr_tail()}
@@ -232,7 +241,7 @@ class Suite:
             path = Path(folder) / "report.json"
             settings = {"FT_MAX_GPU_MEM": str(budget), "FT_REPORT": str(path), **self.options.settings}
             preload = case["preload"]
-            environment = self.environment(self.options.lib, settings, preload=preload)
+            environment = self.environment(self.options.lib, settings, preload=preload, more=more)
             ours = child.run(self.command(name), limit_s=limit, env=environment)
             kept = child.read_report(path)
         # What the process said while its models were alive, rather than what was left at its exit.

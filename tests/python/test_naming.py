@@ -1,6 +1,7 @@
 """What the hook names: owners, weights, traps, flags, in the order that the interface fixes."""
 
 from conftest import WANTS, WEIGHT_ANSWER, arrive
+from flextensor import naming
 
 
 def test_a_forward_names_the_model_and_then_is_its_first_pass(calls, nets):
@@ -43,6 +44,29 @@ def test_buffers_are_weights_too(calls, nets):
     net.register_buffer("table", nets.torch.ones(5))
     net(nets.tokens)
     assert ("table", 0) in [(call[2], call[5]) for call in calls.take("model_weight")]
+
+
+def test_a_model_over_two_gpus_is_named_as_one_model_for_each_and_its_passes_are_passes_of_both(
+    calls, nets, monkeypatch
+):
+    arrive()
+    net = nets.Net()
+    second = {parameter.untyped_storage().data_ptr() for parameter in net.layers[1].parameters()}
+    monkeypatch.setattr(naming, "device_of", lambda storage: int(storage.data_ptr() in second))
+    for _ in range(2):
+        net(nets.tokens)
+    told = calls.take()
+    models = [call[1] for call in told if call[0] == "model_end"]
+    assert len(models) == 2
+    owners = {model: [call[3] for call in told if call[:2] == ("model_owner", model)] for model in models}
+    assert owners[models[0]] == ["embed", "layers.0.up", "layers.0.down", "head"]
+    assert owners[models[1]] == ["layers.1.up", "layers.1.down"]
+    weights = {model: {call[3] for call in told if call[:2] == ("model_weight", model)} for model in models}
+    assert weights[models[1]] == second
+    assert not weights[models[0]] & second
+    for model in models:
+        passes = [call[0] for call in told if call[0].startswith("pass_") and call[1] == model]
+        assert passes == ["pass_begin", "pass_end"] * 2
 
 
 def test_tied_weights_are_named_under_every_owner_with_one_address(calls, nets):

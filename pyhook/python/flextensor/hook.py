@@ -28,7 +28,7 @@ from flextensor.search import Search
 _LOG = logging.getLogger("flextensor")
 # A weight that was replaced this often is the program's working memory (a cache, a counter), not a weight.
 _MOVES = 3
-# Replaced weights are named in addition to a root's first model at most this often.
+# Replaced weights are named in addition to a root's first model of each GPU at most this often.
 _ADDITIONS = 8
 
 _process: "ProcessHook | None" = None
@@ -209,10 +209,14 @@ class ProcessHook:
             for weight in tree.weights
             if models[weight.address] is None and root.moves.get(weight.name, 0) < _MOVES
         ]
-        if tree.weights and len(root.own) <= _ADDITIONS:
-            _keep_owners_with_weights(tree)
-            if (added := self._announce(tree, wishes)) is not None:
-                root.own.append(added)
+        if not tree.weights:
+            return
+        for part in naming.on_each_device(tree):
+            device = part.weights[0].device
+            if sum(each.device == device for each in root.own) <= _ADDITIONS:
+                _keep_owners_with_weights(part)
+                if (added := self._announce(part, wishes)) is not None:
+                    root.own.append(added)
 
     def _put_aside_moved(self, root: Root) -> None:
         """Counts the weights of `root` that were replaced. A model that lost half of its bytes or more (moved away

@@ -5,7 +5,7 @@ Nothing is changed and nothing is called out here; telling the interposer is lef
 
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -41,6 +41,8 @@ class Weight:
     nbytes: int
     owner: int
     flags: int
+    # The GPU that holds it.
+    device: int = 0
 
 
 @dataclass(slots=True)
@@ -113,6 +115,28 @@ def storages(tensor: torch.Tensor | None) -> Iterator[tuple[torch.UntypedStorage
     except (RuntimeError, NotImplementedError, TypeError, AttributeError):
         # Fake, lazy and meta tensors have no memory to name.
         return
+
+
+def device_of(storage: torch.UntypedStorage) -> int:
+    """The number of the GPU that holds a storage."""
+    return storage.device.index or 0
+
+
+def on_each_device(tree: Tree) -> list[Tree]:
+    """The part of a tree on each GPU that holds weights of it, with all owners and traps: the interposer places a
+    model on one GPU."""
+    devices = sorted({weight.device for weight in tree.weights})
+    if len(devices) < 2:
+        return [tree]
+    return [
+        Tree(
+            tree.name,
+            [replace(owner) for owner in tree.owners],
+            [replace(trap) for trap in tree.traps],
+            [weight for weight in tree.weights if weight.device == device],
+        )
+        for device in devices
+    ]
 
 
 def own_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -242,7 +266,9 @@ def _own(
             flags |= ROWS
         for storage, address, nbytes in storages(tensor):
             name = f"{path}.{attribute}" if path else attribute
-            tree.weights.append(Weight(name, attribute, storage, address, nbytes, len(tree.owners), flags))
+            tree.weights.append(
+                Weight(name, attribute, storage, address, nbytes, len(tree.owners), flags, device_of(storage))
+            )
             owner.stacked = owner.stacked or bool(flags & STACKED)
     if tree.weights and tree.weights[-1].owner == len(tree.owners):
         tree.owners.append(owner)

@@ -78,12 +78,13 @@ def _tensors_at(module: nn.Module, weight: naming.Weight) -> list[torch.Tensor]:
 
 
 class Naming:
-    """One model of the interposer: the owners, traps and weights that were named under one id."""
+    """One model of the interposer: the owners, traps and weights on one GPU that were named under one id."""
 
     def __init__(self, model: int, tree: naming.Tree) -> None:
         self.model = model
         self.alive = True
         self.nbytes = sum(weight.nbytes for weight in tree.weights)
+        self.device = tree.weights[0].device
         self.installed = 0
         # The pass that is going on is one whose writes are wanted.
         self.watched = False

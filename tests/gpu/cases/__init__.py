@@ -1,3 +1,3 @@
 """All GPU cases: importing this package fills `lab.CASES`."""
 
-from . import interface, kernels, networks, order, weights  # noqa: F401
+from . import allocators, interface, kernels, networks, order, processes, weights  # noqa: F401

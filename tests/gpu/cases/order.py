@@ -1,5 +1,6 @@
 """Orders, shapes, streams and threads that differ from what was learnt, and ways of running a model that hide its modules."""
 
+import resource
 import threading
 
 import torch
@@ -20,6 +21,26 @@ def plain(lab: Lab):
     for _ in range(FORWARDS):
         with torch.no_grad():
             yield model(x)
+
+
+def resident_bytes() -> int:
+    """Host memory of this process that is in use."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@case()
+def flat_memory(lab: Lab):
+    """Sixty forwards of three shapes when the plan stands: host memory stays as it is."""
+    model = lab.build(Stack)
+    for index in range(STEADY + 20):
+        yield forward(lab, model, rows=(8, 64, 200)[index % 3])
+    lab.synchronize()
+    before = resident_bytes()
+    for index in range(60):
+        output = forward(lab, model, rows=(8, 64, 200)[index % 3])
+    lab.synchronize()
+    yield output, resident_bytes() - before < 32 << 20
 
 
 @case(budget=0.2)
@@ -181,6 +202,60 @@ def threads(lab: Lab):
         for worker in workers:
             worker.join()
         yield outputs[0][0], outputs[1][0]
+
+
+class Lazy(Stack):
+    """Its forward is a generator: one block a step, for as long as somebody asks."""
+
+    def forward(self, x):
+        return self.steps(x)
+
+    def steps(self, x):
+        for block in self.blocks:
+            x = block(x)
+            yield x
+
+
+@case(
+    streams=None,
+    keeps_budget=False,
+    because="the forward returns before its blocks run: what runs outside of forwards is right, and learnt as unused",
+)
+def generators(lab: Lab):
+    """Forwards that are generators: run to their end, closed halfway, and two at a time."""
+    model = lab.build(Lazy)
+    for index in range(FORWARDS):
+        with torch.no_grad():
+            steps, others = model(lab.randn(8, WIDTH)), model(lab.randn(8, WIDTH))
+            if index % 3 == 0:
+                yield list(steps)[-1]
+            elif index % 3 == 1:
+                yield [next(steps) for _ in range(1 + index % 7)][-1]
+                steps.close()
+            else:
+                yield [(next(steps), next(others)) for _ in range(5)][-1]
+
+
+class Nested(nn.Module):
+    """Calls itself, one level deeper each time; a block of its own on each level, and one that all share."""
+
+    def __init__(self, depth: int = 6) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(depth))
+        self.shared = Block()
+
+    def forward(self, x, level: int = 0):
+        if level == len(self.blocks):
+            return x
+        return self.shared(self(self.blocks[level](x), level + 1))
+
+
+@case()
+def recursion(lab: Lab):
+    """A module whose forward calls the module itself, to another depth now and then."""
+    model = lab.build(Nested)
+    for index in range(FORWARDS + 6):
+        yield forward(lab, model, 3 if index % 6 == 5 else 0)
 
 
 @case()

@@ -6,7 +6,7 @@ import io
 
 import torch
 import torch.nn.functional as F
-from lab import FORWARDS, INNER, STEADY, WIDTH, Lab, Stack, case
+from lab import FORWARDS, INNER, STEADY, WIDTH, Block, Lab, Stack, case
 from torch import nn
 
 
@@ -181,3 +181,58 @@ def train_steps(lab: Lab):
         yield loss.detach(), model.blocks[2].up.weight.detach()
     model.eval().requires_grad_(False)
     yield forward(lab, model)
+
+
+@case()
+def in_all_modes(lab: Lab):
+    """One model without gradients, in inference mode, and with gradients of its input, in turns."""
+    model = lab.build(Stack)
+    for index in range(FORWARDS + 6):
+        x = lab.randn(8, WIDTH)
+        if index % 3 == 0:
+            with torch.inference_mode():
+                yield model(x).clone()
+        elif index % 3 == 1:
+            with torch.no_grad():
+                yield model(x)
+        else:
+            x.requires_grad_(True)
+            model(x).float().sum().backward()
+            yield x.grad
+
+
+@case(streams=None, because="modules that come late are resident until the model is named anew")
+def late_modules(lab: Lab):
+    """Blocks that are put in when the plan stands, and one that is taken out."""
+    model = lab.build(lambda: Stack(6))
+    yield from warm(lab, model)
+    late = lab.build(Block)
+    model.blocks.append(late)
+    for _ in range(3):
+        yield forward(lab, model)
+    del model.blocks[2]
+    for _ in range(3):
+        yield forward(lab, model)
+    model.blocks[0].up = lab.build(lambda: nn.Linear(WIDTH, INNER))
+    for _ in range(FORWARDS):
+        yield forward(lab, model)
+
+
+class WithEmpty(Stack):
+    """Has a parameter and a buffer of no elements."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.nothing = nn.Parameter(torch.empty(0, WIDTH))
+        self.register_buffer("none", torch.empty(0))
+
+    def forward(self, x):
+        return super().forward(torch.cat([x, self.nothing]))
+
+
+@case()
+def empty_tensors(lab: Lab):
+    """A parameter and a buffer without an element."""
+    model = lab.build(WithEmpty)
+    for _ in range(FORWARDS):
+        yield forward(lab, model)
