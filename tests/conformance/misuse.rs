@@ -51,6 +51,13 @@ fn unmapping_under_a_running_kernel_is_noticed_and_takes_the_context() {
 }
 
 #[test]
+fn changing_the_access_of_memory_under_a_running_kernel_is_noticed_and_through_another_address_is_not() {
+    detects(run("protect while read"), "access_in_use");
+    is_silent(run("protect after read"));
+    is_silent(run("protect another address"));
+}
+
+#[test]
 fn freeing_waits_for_the_kernel_as_a_driver_does() {
     let outcome = is_silent(run("free while read"));
     assert_eq!(number(&outcome, "mismatches"), 0);

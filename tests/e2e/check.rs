@@ -153,6 +153,48 @@ fn weights_that_are_written_are_opened_first_and_shut_again() {
     }
 }
 
+/// Readers, write-backs and comparisons are on their way most of the time.
+#[test]
+fn access_to_a_weight_is_changed_only_while_nothing_uses_its_addresses() {
+    for story in [
+        "writes by a kernel",
+        "writes by a copy to the device",
+        "a fill",
+        "a kernel that adds",
+        "readers on two streams",
+        "pointers in an owner",
+    ] {
+        let outcome = finds_nothing(checked(story).sim("KERNEL_US", "1000"));
+        assert!(looked_at(&outcome, "openings") > 0, "{story}: {}", outcome.describe());
+        // One in each unit's life is no change.
+        let (units, shut) = (said(&outcome, "streamed_units"), looked_at(&outcome, "protections"));
+        assert!(shut > units, "{story}: nothing was shut again: {}", outcome.describe());
+    }
+}
+
+#[test]
+fn nothing_is_opened_while_another_thread_enqueues_a_launch_that_reads_it() {
+    let story = "a reader is late while another thread writes";
+    let outcome = finds_nothing(checked(story).sim("QUEUE", "1").sim("KERNEL_US", "12000"));
+    assert!(looked_at(&outcome, "openings") > 0, "{}", outcome.describe());
+}
+
+#[test]
+fn a_context_that_is_lost_to_a_copy_is_said_like_one_that_is_lost_to_a_kernel() {
+    // One of the fills that come before copies in; nothing else in these programs fills.
+    let lost = |code: u32| {
+        let fault = format!("cuMemsetD8Async@10={code}");
+        checked("reads in order").sim("STRICT", "0").sim("FAULTS", fault).start()
+    };
+    for code in [700, 719] {
+        let outcome = lost(code);
+        assert_eq!(findings(&outcome, "protected_written"), 1, "{code}: {}", outcome.describe());
+        assert!(outcome.stderr.contains(&format!("(error {code})")), "{}", outcome.describe());
+    }
+    let outcome = lost(999);
+    assert_eq!(findings(&outcome, "protected_written"), 0, "{}", outcome.describe());
+}
+
 #[test]
 fn abort_ends_the_process_at_the_first_finding() {
     let outcome = faulty("reads in order", "unrecorded").option("FT_CHECK", "abort").start();

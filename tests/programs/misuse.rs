@@ -99,6 +99,17 @@ fn unmap_while_read() -> Done {
     Ok(())
 }
 
+fn protect_while_read(at: impl Fn(&Stage) -> u64, ended: bool) -> Done {
+    let stage = Stage::set()?;
+    stage.read(1)?;
+    if ended {
+        stage.gpu.synchronize()?;
+    }
+    let list = gpu::device_access(false);
+    check("cuMemSetAccess", stage.gpu.driver.set_access(at(&stage), PAGE, &list, 1))?;
+    stage.finish()
+}
+
 fn free_while_read() -> Done {
     let stage = Stage::set()?;
     let memory = stage.gpu.alloc(PAGE)?;
@@ -231,6 +242,9 @@ fn act(name: &str) -> Done {
         "read before copied" => read_before_copied(false),
         "read after copied" => read_before_copied(true),
         "unmap while read" => unmap_while_read(),
+        "protect while read" => protect_while_read(|stage| stage.first, false),
+        "protect after read" => protect_while_read(|stage| stage.first, true),
+        "protect another address" => protect_while_read(|stage| stage.second, false),
         "free while read" => free_while_read(),
         "unregister while copied" => unregister_while_copied(),
         "stale word" => stale_word(false),

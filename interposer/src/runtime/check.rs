@@ -26,6 +26,7 @@ use crate::log;
 pub(crate) use alias::{look_at_launch, look_at_range};
 pub(crate) use callers::{By, forget_kernels};
 pub(crate) use ring::RingCheck;
+pub(crate) use shield::in_turn;
 
 /// Status of a process that the first finding ended.
 const ABORT_STATUS: i32 = 86;

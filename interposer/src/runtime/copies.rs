@@ -88,7 +88,7 @@ fn attempt(
     let mut verdicts = vec![Verdict::Ready; hits.len()];
     let device = shown.iter().find_map(|(meaning, _)| super::device_of_meaning(*meaning)).unwrap_or(0);
     if !hits.is_empty()
-        && let Some(ring) = ring_of(device).as_mut()
+        && let Some(ring) = check::in_turn(device, ring_of(device), &hits).as_mut()
     {
         if let Err(error) = ring.usable() {
             return Ok(error.into());

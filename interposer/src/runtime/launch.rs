@@ -169,12 +169,14 @@ fn launch_streamed(
 ) -> Result<CUresult, (UnitId, Why)> {
     let device = super::device_of(&scratch.found);
     {
-        let mut ring = ring_of(device);
+        let ring = ring_of(device);
+        let Some(known) = ring.as_ref() else { return Ok(issue(launch.pointers, launch.extra)) };
+        collect_hits(known, launch, scratch);
+        let mut ring = check::in_turn(device, ring, &scratch.hits);
         let Some(ring) = ring.as_mut() else { return Ok(issue(launch.pointers, launch.extra)) };
         if let Err(error) = ring.usable() {
             return Ok(error.into());
         }
-        collect_hits(ring, launch, scratch);
         // A weight on another device's ring is ordered there, not here.
         if let Some(hit) = scratch.hits.iter().find(|hit| ring.unit(hit.unit).is_none()) {
             return Err((hit.unit, Why::Crowded));

@@ -192,6 +192,11 @@ impl Streaming {
         Ok(context::current()? == self.context)
     }
 
+    /// Check mode: whether launches that show the unit were checked and are not enqueued yet, while it is protected.
+    pub(crate) fn is_between(&self, unit: UnitId) -> bool {
+        self.check.as_ref().is_some_and(|check| check.is_between(unit))
+    }
+
     /// From now on whoever needs the ring gets this error.
     pub(super) fn fail(&mut self, error: CudaError, what: &str) {
         if self.failed.is_none() {
@@ -251,7 +256,7 @@ impl Streaming {
         for unit in units {
             self.pager.end_use(unit, &mut self.commands);
             if let Some(check) = &mut self.check {
-                check.audit().hold_ends(unit);
+                check.hold_ends(unit);
             }
         }
         self.perform();
@@ -490,14 +495,19 @@ impl Streaming {
             verify::before_write_back(unit, on);
         }
         let is_last = first + pages == unit.pages;
-        let overhang = unit.shadow.overhang(unit.overhang).filter(|_| is_last);
-        unit.shadow.pieces(first * PAGE, pages * PAGE).chain(overhang).try_for_each(
-            |(offset, bytes, host)| {
-                // SAFETY: as in `copy_in`; the protocol keeps everybody else from these bytes meanwhile.
-                unsafe { copy::to_host_async(host.cast_mut(), unit.address + offset, bytes as usize, on) }
-            },
-        )?;
-        if is_last {
+        let (address, shadow) = (unit.address, unit.shadow);
+        let overhang = shadow.overhang(unit.overhang).filter(|_| is_last);
+        let out = |(offset, bytes, host): (u64, u64, *const u8)| {
+            // SAFETY: as in `copy_in`; the protocol keeps everybody else from these bytes meanwhile.
+            unsafe { copy::to_host_async(host.cast_mut(), address + offset, bytes as usize, on) }
+        };
+        match &self.check {
+            Some(check) => check.copy_out(copy, id, first, pages)?,
+            None => shadow.pieces(first * PAGE, pages * PAGE).try_for_each(out)?,
+        }
+        // Its page is private.
+        overhang.map_or(Ok(()), out)?;
+        if let Some(unit) = self.unit_mut(id).filter(|_| is_last) {
             verify::after_write_back(context, device, id, unit, on);
         }
         match &mut self.check {
@@ -521,7 +531,7 @@ pub(crate) fn forget_stream(stream: Stream) {
             ring.last_stream = ring.last_stream.filter(|&last| last != stream);
             ring.pager.forget_stream(stream_id(stream), &mut ring.commands);
             if let Some(check) = &mut ring.check {
-                check.audit().stream_ends(stream_id(stream));
+                check.stream_ends(stream_id(stream));
             }
             ring.perform();
             if let Some(check) = &mut ring.check {
@@ -545,7 +555,7 @@ const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
 /// The stream behind a name. None for another thread's own default stream: only that thread can reach it.
-fn program_stream(stream: StreamId) -> Option<Stream> {
+pub(super) fn program_stream(stream: StreamId) -> Option<Stream> {
     let handle = if stream.0 & u64::from(u32::MAX) == PER_THREAD {
         if stream.0 >> 32 != thread_number() {
             return None;

@@ -13,6 +13,7 @@ const PAGES: u64 = 2;
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "threads" => threads(),
+        "a reader is late while another thread writes" => late_reader(),
         "two models learnt at once" => two_models_at_once(),
         "launches during the switch-over" => launches_during_the_switch_over(),
         "fork before the first use" => fork_before(),
@@ -61,6 +62,50 @@ fn forwards(scene: &Scene, thread: usize) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// A weight is read for a while. Meanwhile one thread enqueues a second reader behind work that fills its queue, so that it is checked long before it is enqueued; and
+/// another one reads the weight outside of forwards, where a kernel counts as one that may write.
+fn late_reader() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let streams = [scene.gpu.stream()?, scene.gpu.stream()?];
+    for round in 0..6 {
+        let at = round % COUNT as usize;
+        // Twice: the second time nothing has used it for a while.
+        for _ in 0..2 {
+            scene.pass()?;
+            scene.gpu.synchronize()?;
+        }
+        let about_to = std::sync::Barrier::new(2);
+        let late = || -> Result<(), Failure> {
+            scene.gpu.enter()?;
+            for _ in 0..2 {
+                scene.gpu.launch("pause", streams[0], &[Word(1000)])?;
+            }
+            scene.begin();
+            about_to.wait();
+            let reading = scene.owner(at, || scene.check(streams[0], at));
+            scene.end();
+            reading
+        };
+        let outside = || -> Result<(), Failure> {
+            scene.gpu.enter()?;
+            about_to.wait();
+            // Nothing tells when the other one has been checked; the pauses take much longer.
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            scene.check(streams[1], at)
+        };
+        scene.begin();
+        let reading = (0..2).try_for_each(|_| scene.owner(at, || scene.check(scene.main, at)));
+        let done: Vec<Result<(), Failure>> = std::thread::scope(|scope| {
+            let running = [scope.spawn(late), scope.spawn(outside)];
+            running.into_iter().map(|thread| thread.join().expect("a thread ends")).collect()
+        });
+        scene.end();
+        done.into_iter().fold(reading, Result::and)?;
+    }
+    scene.gpu.synchronize()?;
+    scene.finish()
 }
 
 /// Two threads bring a model each to its switch-over at the same moment.

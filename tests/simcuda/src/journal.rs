@@ -16,6 +16,8 @@ pub(crate) enum Detection {
     ReadOnlyWrite,
     /// Memory was unmapped while queued or running work uses it.
     UnmapInUse,
+    /// The access of memory was set while queued or running work uses it at that address.
+    AccessInUse,
     /// Host memory was unregistered while queued or running work uses it.
     UnregisterInUse,
     /// Two operations touch the same physical bytes, one writes, and nothing orders them.
@@ -27,10 +29,11 @@ pub(crate) enum Detection {
 }
 
 impl Detection {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::UnmappedAccess,
         Self::ReadOnlyWrite,
         Self::UnmapInUse,
+        Self::AccessInUse,
         Self::UnregisterInUse,
         Self::Unordered,
         Self::UnrecordedWait,
@@ -43,6 +46,7 @@ impl Detection {
             Self::UnmappedAccess => "unmapped_access",
             Self::ReadOnlyWrite => "read_only_write",
             Self::UnmapInUse => "unmap_in_use",
+            Self::AccessInUse => "access_in_use",
             Self::UnregisterInUse => "unregister_in_use",
             Self::Unordered => "unordered",
             Self::UnrecordedWait => "unrecorded_wait",

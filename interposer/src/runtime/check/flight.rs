@@ -20,9 +20,9 @@ pub(super) struct Flight {
     lost: bool,
 }
 
-/// Whether the error is what a write to a protected page leaves.
+/// Whether the error is what an access that the GPU refuses leaves: the first where a kernel made it, the second where a copy did.
 pub(super) fn is_fault(error: CudaError) -> bool {
-    error.0 == CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+    matches!(error.0, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS | CUresult::CUDA_ERROR_LAUNCH_FAILED)
 }
 
 impl Flight {
@@ -42,8 +42,8 @@ impl Flight {
         }
     }
 
-    /// Forgets what has ended. Those that may be to blame, once, if the context was lost meanwhile.
-    pub(super) fn settle(&mut self) -> Option<Vec<(UnitId, Caller)>> {
+    /// Forgets what has ended. The error and those that may be to blame, once, if the context was lost meanwhile.
+    pub(super) fn settle(&mut self) -> Option<(CudaError, Vec<(UnitId, Caller)>)> {
         while let Some(&(event, ..)) = self.list.front() {
             match event::query(event) {
                 Ok(true) => {
@@ -51,7 +51,7 @@ impl Flight {
                     self.spare.push(event);
                 }
                 Ok(false) => return None,
-                Err(error) if is_fault(error) => return self.blame(),
+                Err(error) if is_fault(error) => return self.blame().map(|suspects| (error, suspects)),
                 Err(_) => return None,
             }
         }

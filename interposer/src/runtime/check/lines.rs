@@ -6,6 +6,8 @@ use flextensor_core::audit::Kind as Order;
 use flextensor_core::audit::{Caller, Finding};
 use flextensor_core::units::UnitId;
 
+use crate::ffi::result::CudaError;
+
 use super::callers::name_of;
 use super::{Kind, found};
 
@@ -38,7 +40,7 @@ fn text_of(names: &Names, finding: &Finding, name_of: impl Fn(Caller) -> String)
 }
 
 /// The context is lost, and one of these may have written a protected weight.
-pub(super) fn of_a_fault(names: &Names, suspects: &[(UnitId, Caller)]) {
+pub(super) fn of_a_fault(names: &Names, error: CudaError, suspects: &[(UnitId, Caller)]) {
     /// More do not help.
     const SHOWN: usize = 4;
     let each = suspects.iter().take(SHOWN);
@@ -50,8 +52,9 @@ pub(super) fn of_a_fault(names: &Names, suspects: &[(UnitId, Caller)]) {
         (false, false) => format!("first to blame: {}", list.join(", ")),
     };
     let text = format!(
-        "the GPU refused an access (error 700) while weights that are only read were write-protected: a kernel that counts as a reader writes, or one reaches \
-         beyond its memory; {who} (rule 8)"
+        "the GPU refused an access (error {}) while weights that are only read were write-protected: a kernel that counts as a reader writes, or a kernel or copy \
+         reaches beyond its memory; {who} (rule 8)",
+        error.0.0
     );
     found(Kind::ProtectedWritten.key(), text);
 }

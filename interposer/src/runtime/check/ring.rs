@@ -22,7 +22,7 @@ use super::flight::{self, Flight};
 use super::lines;
 #[cfg(feature = "seeded-faults")]
 use super::seeds::{self, Seed};
-use super::shield::Shield;
+use super::shield::{self, Shield};
 use super::sums::{Sums, Task};
 use super::{LOOKED, count};
 use crate::ffi::copy;
@@ -41,6 +41,35 @@ struct Unit {
     shadow: Shadow,
     sums: Arc<Sums>,
     shield: Shield,
+}
+
+/// Consecutive ring pages of a unit as our own copies reach them.
+struct Run {
+    /// Of the first byte in the unit.
+    offset: u64,
+    bytes: u64,
+    at: u64,
+}
+
+impl Run {
+    fn address_of(&self, offset: u64) -> u64 {
+        self.at + (offset - self.offset)
+    }
+}
+
+/// Pages of the unit: by the ring's second address, where there is one, since access by the unit's own is changed while copies are on their way.
+fn runs(alias: Option<&Alias>, unit: &Unit, first: u64, pages: u64) -> Vec<Run> {
+    let Some(alias) = alias else {
+        let (offset, bytes) = (first * PAGE, pages * PAGE);
+        return vec![Run { offset, bytes, at: unit.address + offset }];
+    };
+    let mut offset = first * PAGE;
+    let one = |(pages, at)| {
+        let run = Run { offset, bytes: pages * PAGE, at };
+        offset += run.bytes;
+        run
+    };
+    alias.runs(unit.ring_start + first, pages).map(one).collect()
 }
 
 /// One ring's checks.
@@ -161,7 +190,7 @@ impl RingCheck {
             let Some(unit) = self.units.get_mut(&hit.unit) else { continue };
             let writes = hit.access == Access::Write;
             if verdict.in_place() {
-                unit.shield.before(writes)?;
+                unit.shield.before(writes, hit.hold)?;
             } else if writes {
                 unit.sums.forget();
             }
@@ -182,18 +211,38 @@ impl RingCheck {
         for (hit, verdict) in hits.iter().zip(verdicts) {
             let Some(unit) = self.units.get_mut(&hit.unit).filter(|_| verdict.in_place()) else { continue };
             count(&LOOKED.launches, 1);
-            unit.shield.after(stream);
+            unit.shield.after(stream, id);
             if unit.shield.is_shut() {
                 self.flight.note(stream, hit.unit, caller);
             }
         }
+        shield::note_enqueued(self.device);
         self.look_once_more();
+    }
+
+    /// Whether launches that show the unit were checked and are not enqueued yet, while it is shut.
+    pub(crate) fn is_between(&self, unit: UnitId) -> bool {
+        self.units.get(&unit).is_some_and(|unit| unit.shield.is_between())
+    }
+
+    /// The owner of a unit that is read through pointers returned.
+    pub(crate) fn hold_ends(&mut self, unit: UnitId) {
+        self.audit.hold_ends(unit);
+        if let Some(unit) = self.units.get_mut(&unit) {
+            unit.shield.hold_ends();
+        }
+    }
+
+    /// The program is about to destroy this stream.
+    pub(crate) fn stream_ends(&mut self, stream: StreamId) {
+        self.audit.stream_ends(stream);
+        self.units.values_mut().for_each(|unit| unit.shield.stream_ends(stream));
     }
 
     /// Whether a launch that was noted earlier has lost the context.
     pub(crate) fn look_once_more(&mut self) {
-        if let Some(suspects) = self.flight.settle() {
-            lines::of_a_fault(&self.names, &suspects);
+        if let Some((error, suspects)) = self.flight.settle() {
+            lines::of_a_fault(&self.names, error, &suspects);
         }
     }
 
@@ -202,7 +251,7 @@ impl RingCheck {
         if flight::is_fault(error)
             && let Some(suspects) = self.flight.blame()
         {
-            lines::of_a_fault(&self.names, &suspects);
+            lines::of_a_fault(&self.names, error, &suspects);
         }
     }
 
@@ -224,21 +273,30 @@ impl RingCheck {
         let Some(unit) = self.units.get_mut(&id) else { return Ok(()) };
         unit.shield.shut();
         unit.sums.enqueue(Task::Compare, unit.shadow, first..first + pages, on)?;
-        let runs: Vec<(u64, u64)> = match &self.alias {
-            Some(alias) => alias.runs(unit.ring_start + first, pages).collect(),
-            None => vec![(pages, unit.address + first * PAGE)],
-        };
-        for &(pages, at) in &runs {
-            copy::fill_async(at, POISON, (pages * PAGE) as usize, on)?;
+        let runs = runs(self.alias.as_ref(), unit, first, pages);
+        for run in &runs {
+            copy::fill_async(run.at, POISON, run.bytes as usize, on)?;
         }
         count(&LOOKED.poisoned_pages, pages);
-        let mut offset = first * PAGE;
-        for (pages, at) in runs {
-            for (from, bytes, host) in unit.shadow.pieces(offset, pages * PAGE) {
+        for run in runs {
+            for (offset, bytes, host) in unit.shadow.pieces(run.offset, run.bytes) {
                 // SAFETY: the unit keeps its shadow until its last copy has ended.
-                unsafe { copy::to_device_async(at + (from - offset), host, bytes as usize, on) }?;
+                unsafe { copy::to_device_async(run.address_of(offset), host, bytes as usize, on) }?;
             }
-            offset += pages * PAGE;
+        }
+        Ok(())
+    }
+
+    /// Our own copy out, of what is in the ring.
+    pub(crate) fn copy_out(&self, copy: CopyStream, id: UnitId, first: u64, pages: u64) -> CudaResult<()> {
+        let on = self.copies[copy as usize];
+        let Some(unit) = self.units.get(&id) else { return Ok(()) };
+        for run in runs(self.alias.as_ref(), unit, first, pages) {
+            for (offset, bytes, host) in unit.shadow.pieces(run.offset, run.bytes) {
+                let from = run.address_of(offset);
+                // SAFETY: as in `copy_in`; the protocol keeps everybody else from these bytes meanwhile.
+                unsafe { copy::to_host_async(host.cast_mut(), from, bytes as usize, on) }?;
+            }
         }
         Ok(())
     }
@@ -285,10 +343,13 @@ impl RingCheck {
         let mut at = first;
         while at < first + pages {
             let some = self.chunk_pages.min(first + pages - at);
-            for (offset, bytes, host) in scratch.pieces(0, some * PAGE) {
-                let from = unit.address + at * PAGE + offset;
-                // SAFETY: the buffer is this stream's own, and used in its order.
-                unsafe { copy::to_host_async(host.cast_mut(), from, bytes as usize, on) }?;
+            for run in runs(self.alias.as_ref(), unit, at, some) {
+                let begin = run.offset - at * PAGE;
+                for (offset, bytes, host) in scratch.pieces(begin, run.bytes) {
+                    let from = run.at + (offset - begin);
+                    // SAFETY: the buffer is this stream's own, and used in its order.
+                    unsafe { copy::to_host_async(host.cast_mut(), from, bytes as usize, on) }?;
+                }
             }
             let host = scratch.bytes().0.expose_provenance();
             unit.sums.enqueue(Task::CompareRing(host), unit.shadow, at..at + some, on)?;

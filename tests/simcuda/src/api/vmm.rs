@@ -107,6 +107,11 @@ fn set_access(address: u64, bytes: usize, list: In<AccessDescription>, count: us
     if list.is_empty() {
         return Err(Status::INVALID_VALUE);
     }
+    space::view().spanned(address, bytes as u64)?;
+    if let Some(user) = stream::user_of(address, bytes as u64) {
+        let message = format!("access of {address:#x} + {bytes:#x} is set while {user}");
+        journal().detect(Detection::AccessInUse, &message);
+    }
     for entry in &list {
         let flags = match entry.flags {
             0 => (false, false),
