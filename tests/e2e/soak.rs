@@ -42,7 +42,10 @@ const KEPT: [&str; 4] = ["allocations", "reservations", "streams", "descriptors"
 const PINNED: u64 = 40 << 20;
 
 /// Most events that are kept for passes that will be timed, after however many lives: as many as five models need at once.
-const EVENTS: u64 = 150;
+const EVENTS: u64 = 150 + 2 * CHECKS;
+
+/// Most checks of what was written back that wait for their turn; each has two events.
+const CHECKS: u64 = 256;
 
 /// What was lost, each with its amount; nothing if all is well.
 fn lost(outcome: &Outcome) -> Vec<String> {

@@ -111,7 +111,11 @@ impl Progress for Gpu {
 impl Streaming {
     /// A ring without units, and without its pages yet, in the current context.
     pub(crate) fn new(device: i32, context: Context, pages: u32, chunk_pages: u32) -> CudaResult<Self> {
-        let copies = [stream::create_nonblocking()?, stream::create_nonblocking()?];
+        let first = stream::create_nonblocking()?;
+        let second = stream::create_nonblocking().inspect_err(|_| {
+            let _ = stream::destroy(first);
+        })?;
+        let copies = [first, second];
         let check = check::is_on().then(|| Box::new(RingCheck::new(device, copies, pages, chunk_pages)));
         Ok(Self {
             device,
