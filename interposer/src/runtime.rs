@@ -248,7 +248,13 @@ pub(crate) fn weight_written(address: u64) -> CudaResult<bool> {
 pub(crate) fn make_private(address: u64) -> CudaResult<bool> {
     let Some(arena) = arena::arena() else { return Ok(false) };
     match arena.meaning(address) {
-        Meaning::Nothing | Meaning::InHost => Ok(lock_world().region_of(address).is_some()),
+        Meaning::Nothing | Meaning::InHost => {
+            let in_host = lock_world().in_host_at(address);
+            if let Some(unit) = in_host {
+                private::let_go(unit, Why::Asked, |_| true)?;
+            }
+            Ok(lock_world().region_of(address).is_some())
+        }
         Meaning::Learning(unit) | Meaning::Streamed(unit) => {
             private::let_go(unit, Why::Asked, |_| true)?;
             Ok(true)

@@ -44,10 +44,41 @@ fn a_table_that_others_read_whole_is_streamed_like_any_weight() {
 }
 
 #[test]
-fn memory_of_a_table_that_is_let_go_leaves_the_host_when_forwards_use_it() {
+fn memory_of_a_table_that_is_let_go_leaves_the_host() {
     let outcome = told_well(streamed("a table is let go"));
     assert_eq!(said(&outcome, "learnt in the host"), TABLE, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "let go in the host"), 0, "{}", outcome.describe());
     assert_eq!(said(&outcome, "ran in the host"), 0, "{}", outcome.describe());
+}
+
+#[test]
+fn memory_of_a_table_that_is_replaced_leaves_the_host() {
+    let outcome = told_well(streamed("a table is replaced"));
+    assert_eq!(said(&outcome, "learnt in the host"), TABLE, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "refused"), 0, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "replaced in the host"), 0, "{}", outcome.describe());
+}
+
+/// The second model has it placed anew, as a weight that is read whole.
+#[test]
+fn a_table_that_a_second_model_reads_whole_leaves_the_host() {
+    let outcome = told_well(streamed("a table that a second model holds"));
+    assert_eq!(said(&outcome, "learnt in the host"), TABLE, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "tables left there"), 0, "{}", outcome.describe());
+    assert!(said(&outcome, "weights_gpu_bytes") <= BUDGET, "{}", outcome.describe());
+}
+
+/// Shadows and tables count together against the limit.
+#[test]
+fn the_limit_of_host_memory_holds_for_tables_too() {
+    let held = |outcome: &harness::Outcome| said(outcome, "ran in the host") + said(outcome, "pinned_bytes");
+    let needed = held(&told_well(streamed("a table of rows")));
+    for limit in [needed, needed - (2 << 20)] {
+        let outcome = streamed("a table of rows").option("FT_HOST_MEM_LIMIT", limit.to_string()).start();
+        outcome.assert_success().assert_nothing_detected();
+        assert_eq!(said(&outcome, "mismatches"), 0, "{limit}: {}", outcome.describe());
+        assert!(held(&outcome) <= limit, "{limit}: {}", outcome.describe());
+    }
 }
 
 #[test]

@@ -133,6 +133,15 @@ fn join(world: &mut World, id: UnitId, model: ModelId, weight: &Named) {
     unit.members.push(member);
     unit.hold |= hold;
     unit.by_rows &= by_rows;
+    // Whoever reads it otherwise has it placed anew.
+    if unit.in_host && (!unit.by_rows || unit.hold) {
+        unit.in_host = false;
+        unit.stay = unit.stay.filter(|&reason| reason != StayReason::Rows);
+        unit.state = UnitState::Learning;
+        if let Some(arena) = arena() {
+            unit.mean(arena, Meaning::Learning(id));
+        }
+    }
     // It may be in the ring already.
     if hold
         && let Some(ring) = ring_of(unit.device).as_mut()

@@ -54,6 +54,9 @@ fn bring_home_what_fits(world: &mut World, device: i32, budget: Option<u64>, poo
         let may_come = |unit: &&Unit| unit.streamed == 0 && !unit.in_host;
         let whole = units.iter().filter_map(|&id| world.unit(id)).filter(may_come);
         let mut places: Vec<(u64, u64)> = whole.map(|unit| (unit.base, unit.pages)).collect();
+        // Others have bytes on these.
+        let shared = units.iter().filter_map(|&id| world.unit(id)).filter(|unit| unit.in_host);
+        places.extend(shared.map(|unit| (unit.base, unit.shared)));
         places.extend(world.gaps(base, pages));
         let used: u64 =
             world.regions.values().filter(|region| region.device == device).map(Region::private_bytes).sum();

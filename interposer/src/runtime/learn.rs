@@ -381,9 +381,10 @@ impl Recorder {
         &mut self,
         model: ModelId,
         ran: impl Iterator<Item = u32>,
-        shown: impl Iterator<Item = UnitId>,
+        (shown, elsewhere): (impl Iterator<Item = UnitId>, impl Iterator<Item = UnitId>),
         passes: Vec<(PassRecord, u64)>,
     ) {
+        self.elsewhere.extend(elsewhere);
         self.ran.extend(ran.map(|owner| (model, owner)));
         self.shown.extend(shown);
         for (pass, count) in passes {

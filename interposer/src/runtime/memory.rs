@@ -6,7 +6,7 @@ use super::pressure::{self, Wish};
 use super::regions::Region;
 use super::streaming::{StreamedUnit, ring_of};
 use super::world::{UnitState, World, world};
-use super::{gate, learn, limit, overflow, pools, replan, switch, verify};
+use super::{gate, learn, limit, open, overflow, pools, replan, switch, verify};
 use flextensor_core::units::UnitId;
 
 use crate::account::{self, blocks, handles};
@@ -25,8 +25,8 @@ pub(crate) fn alloc(bytes: u64) -> CudaResult<u64> {
         || overflow::make_region(arena, bytes, device, context),
         || overflow::stand_in(arena, bytes, device, context),
     )?;
-    // What forwards of known models allocate is no new model, and looking for one slows down the forwards that follow.
-    if world().models.values().all(|model| model.open == 0) {
+    // What a forward of a known model allocates is no new model, and looking for one slows down the forwards that follow.
+    if !open::is_here() {
         super::python::look_around();
     }
     Ok(base)

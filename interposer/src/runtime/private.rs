@@ -12,7 +12,7 @@ use super::check::seeds::{self, Seed};
 use super::pressure::{self, Wish};
 use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::world::{Unit, UnitState, World, world};
-use super::{gate, learn, passes, verify};
+use super::{gate, learn, passes, rows, verify};
 use crate::ffi::copy;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::types::CUresult;
@@ -116,12 +116,13 @@ pub(crate) fn let_go(id: UnitId, why: Why, still: impl FnOnce(&Unit) -> bool) ->
     let left = if seeds::is(Seed::Aliased) { None } else { leave(&mut world, id)? };
     #[cfg(not(feature = "seeded-faults"))]
     let left = leave(&mut world, id)?;
+    let comes_home = rows::come_home(&mut world, id);
     if let Some(unit) = world.unit_mut(id) {
         unit.state = UnitState::Gone;
         if let Some(arena) = arena() {
             unit.mean(arena, Meaning::Nothing);
-            // Whoever uses them next gets them back from the host.
-            if unit.in_host {
+            // Where the GPU has no room they leave the host when forwards use them.
+            if !comes_home {
                 arena.set_meaning(unit.own_pages(), unit.may_move(), Meaning::InHost);
             }
         }

@@ -1,5 +1,5 @@
-//! Weights of which forwards read single rows, as embeddings are read: where weights are streamed, their pages lie in host memory for good, under the same addresses.
-//! Kernels read the few rows over the link; the table takes no GPU memory, and no copy. Plans are for what remains (`switch`); how pages move is `hosted`'s matter.
+//! Weights of which forwards read single rows, as embeddings are read: where weights are streamed, their pages lie in host memory, under the same addresses, until
+//! their model lets them go. Kernels read the few rows over the link; the table takes no GPU memory, and no copy. Plans are for what remains (`switch`); how pages move is `hosted`'s matter.
 
 use flextensor_core::plan::StayReason;
 use flextensor_core::units::{Bytes, UnitId};
@@ -9,9 +9,9 @@ use super::exchange::close_the_gate;
 use super::hosted::{exchange_pages, runs};
 use super::switch::{Request, check_host_memory};
 use super::world::{Unit, UnitState, World, world};
-use super::{chosen, config, graphs, learn, overflow};
+use super::{chosen, config, gate, graphs, home, learn, overflow, passes};
 use crate::ffi::context;
-use crate::ffi::result::CudaResult;
+use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::vmm::Handle;
 use crate::log;
 
@@ -23,55 +23,49 @@ struct Going {
     fresh: Vec<Handle>,
 }
 
-/// Brings what is read by rows to host memory. True if anything went; what did not is placed like any other weight. The device's context is current.
-pub(super) fn go_to_host(request: &Request) -> bool {
+/// Brings what is read by rows to host memory, and says what went; what did not is placed like any other weight. The device's context is current.
+pub(super) fn go_to_host(request: &Request) -> Vec<UnitId> {
     // Who chooses what streams has chosen what does not.
     let chosen = config().load_strategy.is_some() || chosen::strategy_for(&request.plan).is_some();
     if !config().host_embeddings || request.early || chosen {
-        return false;
+        return Vec::new();
     }
-    let wanted = wanted(&world(), request);
+    let mut wanted = wanted(&world(), request);
     if wanted.is_empty() {
-        return false;
+        return wanted;
     }
-    match bring(request, &wanted) {
-        Ok(0) => false,
-        Ok(bytes) => {
-            log::info!("{} of weights are read by rows from host memory", Bytes(bytes));
-            true
-        }
-        Err(why) => {
-            log::info!("weights that are read by rows are streamed like others: {why}");
-            false
-        }
+    if let Err(why) = bring(request, &wanted) {
+        log::info!("weights that are read by rows are streamed like others: {why}");
     }
+    let world = world();
+    wanted.retain(|&id| world.unit(id).is_some_and(|unit| unit.in_host));
+    let bytes: u64 = wanted.iter().filter_map(|&id| world.unit(id)).map(|unit| unit.may_move() * PAGE).sum();
+    log::info!("{} of weights are read by rows from host memory", Bytes(bytes));
+    wanted
 }
 
 /// Units of the request that only their owners read, by rows.
 fn wanted(world: &World, request: &Request) -> Vec<UnitId> {
-    let by_rows = |unit: &&Unit| {
-        unit.by_rows && !unit.hold && unit.stay.is_none() && unit.may_move() > 0 && is_learnt(unit)
-    };
-    let units = request.mine.iter().filter_map(|&id| world.unit(id)).filter(by_rows);
+    let units = request.mine.iter().filter_map(|&id| world.unit(id)).filter(|unit| may_go(unit));
     learn::recorder(|recorder| {
         let known = |unit: &&Unit| recorder.was_shown(unit.id) && !recorder.was_read_elsewhere(unit.id);
         units.filter(known).map(|unit| unit.id).collect()
     })
 }
 
-fn is_learnt(unit: &Unit) -> bool {
-    unit.state == UnitState::Learning
+fn may_go(unit: &Unit) -> bool {
+    let free = unit.stay.is_none() && !unit.hold && unit.state == UnitState::Learning;
+    free && unit.by_rows && unit.may_move() > 0
 }
 
-/// Bytes that went.
-fn bring(request: &Request, wanted: &[UnitId]) -> Result<u64, String> {
+fn bring(request: &Request, wanted: &[UnitId]) -> Result<(), String> {
     let mut going = make_pages(wanted)?;
     let gone = match close_the_gate(&request.mine) {
         Err(why) => Err(why),
         Ok(_) if graphs::any_capture() => Err("a graph is captured".to_owned()),
         Ok(_closed) => context::synchronize()
             .map_err(|error| format!("waiting for the GPU failed: {error}"))
-            .map(|()| going.iter_mut().map(|unit| settle(request, unit)).sum()),
+            .map(|()| going.iter_mut().for_each(|unit| settle(request, unit))),
     };
     for unit in going {
         overflow::release(unit.fresh);
@@ -103,24 +97,55 @@ fn make_pages(wanted: &[UnitId]) -> Result<Vec<Going>, String> {
     Ok(going)
 }
 
-/// Behind the closed gate, with the GPU drained: the unit's pages in GPU memory give way to its host pages. Bytes that lie in host memory then; none where it stays.
-fn settle(request: &Request, going: &mut Going) -> u64 {
+/// Behind the closed gate, with the GPU drained: the unit's pages in GPU memory give way to its host pages, or it stays as it is.
+fn settle(request: &Request, going: &mut Going) {
     let mut world = world();
-    if !world.unit(going.id).is_some_and(is_learnt) {
-        return 0;
+    // Much may have been said of it meanwhile.
+    if !world.unit(going.id).is_some_and(may_go) {
+        return;
     }
     if let Err(error) = exchange(&mut world, request.device, going) {
-        log::info!("a weight that is read by rows is streamed like others: {error}");
-        return 0;
+        return log::info!("a weight that is read by rows is streamed like others: {error}");
     }
-    let Some(unit) = world.unit_mut(going.id) else { return 0 };
+    let Some(unit) = world.unit_mut(going.id) else { return };
     unit.state = UnitState::Resident;
     unit.stay = Some(StayReason::Rows);
     unit.in_host = true;
     if let Some(arena) = arena() {
         unit.mean(arena, Meaning::Nothing);
     }
-    unit.may_move() * PAGE
+}
+
+/// The unit's pages leave host memory, behind the gate that the caller has closed. True where none of them is left there.
+pub(super) fn come_home(world: &mut World, id: UnitId) -> bool {
+    let Some(unit) = world.unit(id).filter(|unit| unit.in_host) else { return true };
+    let (device, context, address, pages) = (unit.device, unit.context, unit.own_pages(), unit.may_move());
+    let moved = passes::in_context(context, || {
+        context::synchronize()?;
+        home::bring_home(world, device, address, pages, &mut Vec::new());
+        Ok(())
+    });
+    if let Some(Err::<(), CudaError>(error)) = moved {
+        log::info!("weights stay in host memory: waiting for the GPU failed: {error}");
+    }
+    let home = runs(world, address, pages, true).is_empty();
+    if let Some(unit) = world.unit_mut(id).filter(|_| home) {
+        unit.in_host = false;
+        unit.stay = unit.stay.filter(|&reason| reason != StayReason::Rows);
+    }
+    home
+}
+
+/// What went to host memory for a plan that did not come into force comes back. The calling thread holds nothing.
+pub(super) fn bring_back(gone: &[UnitId]) {
+    if gone.is_empty() {
+        return;
+    }
+    let _closed = gate::close();
+    let mut world = world();
+    for &id in gone {
+        come_home(&mut world, id);
+    }
 }
 
 fn exchange(world: &mut World, device: i32, going: &mut Going) -> CudaResult<()> {

@@ -182,7 +182,8 @@ fn patterns() -> Patterns {
 const STRATEGY: &str = "load_strategy";
 
 /// Options besides budget, patterns and ring that plans depend on.
-const PLANNED_BY: [&str; 5] = ["mode", STRATEGY, "transfer_budget_scale", "num_blocks", "min_blocks"];
+const PLANNED_BY: [&str; 6] =
+    ["mode", STRATEGY, "host_embeddings", "transfer_budget_scale", "num_blocks", "min_blocks"];
 
 fn settings(id: ModelId) -> BTreeMap<String, String> {
     let all = serde_json::to_value(super::config()).unwrap_or_default();
@@ -233,8 +234,11 @@ fn restore(id: ModelId, taken: &Taken<'_>, ids: &[UnitId]) {
     let ran = taken.model.owners.iter().filter(|owner| owner.ran).map(|owner| owner.owner);
     let shown = (0..).zip(&taken.model.units).filter(|(_, unit)| unit.shown);
     let shown = shown.filter_map(|(at, _)| number(at));
+    // A table that was not put into the host then may have been read whole: that is not learnt again.
+    let others = (0..).zip(&taken.model.units).filter(|(_, unit)| unit.stay != Some(StayReason::Rows));
+    let others: Vec<UnitId> = others.filter_map(|(at, _)| number(at)).collect();
     let passes = taken.model.passes.iter().map(|pass| (record(id, pass, number), pass.passes)).collect();
-    learn::recorder(|recorder| recorder.restore(id, ran, shown, passes));
+    learn::recorder(|recorder| recorder.restore(id, ran, (shown, others.into_iter()), passes));
 }
 
 /// Reasons to stay that come of what the program does, and will come again; the others are found anew.

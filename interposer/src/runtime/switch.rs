@@ -67,14 +67,21 @@ fn place(id: ModelId, early: bool) {
     let Some(mut request) = request_for(id, curve, early) else { return };
     let mut made = plan_for(&request);
     // What is read by rows need not be streamed: the plan is for the others.
-    if made.as_ref().is_ok_and(|plan| request.streams(plan)) && rows::go_to_host(&request) {
-        let Some(rest) = request_for(id, request.plan.link, early) else { return };
+    let mut gone = Vec::new();
+    if made.as_ref().is_ok_and(|plan| request.streams(plan)) {
+        gone = rows::go_to_host(&request);
+    }
+    if !gone.is_empty() {
+        let Some(rest) = request_for(id, request.plan.link, early) else { return rows::bring_back(&gone) };
         request = rest;
         made = plan_for(&request);
     }
     let plan = match made {
         Ok(plan) => plan,
-        Err(error) => return keep_all(&request, Plan::default(), &format!("no plan could be made: {error}")),
+        Err(error) => {
+            rows::bring_back(&gone);
+            return keep_all(&request, Plan::default(), &format!("no plan could be made: {error}"));
+        }
     };
     let streams = request.streams(&plan);
     if !streams {
@@ -86,7 +93,10 @@ fn place(id: ModelId, early: bool) {
             announce(&request, &plan);
             remember(&request, plan, took_ms, closed_ms, None);
         }
-        Err(why) => keep_all(&request, plan, &why),
+        Err(why) => {
+            rows::bring_back(&gone);
+            keep_all(&request, plan, &why);
+        }
     }
 }
 
@@ -166,15 +176,15 @@ fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
     let mine: Vec<_> =
         world.units.iter().filter(learnt).filter(|unit| model.units.contains(&unit.id)).collect();
     let ids: Vec<UnitId> = mine.iter().map(|unit| unit.id).collect();
-    let all_pages = mine.iter().map(|unit| unit.pages).sum::<u64>();
+    let small = world.small(device);
     let units = mine
         .iter()
         .map(|unit| {
             let stay = unit.stay.or_else(|| hidden.contains(&unit.id).then_some(StayReason::Hidden));
-            unit.info(splittable, all_pages, stay)
+            unit.info(splittable, small, stay)
         })
         .collect();
-    let placed = all_pages * PAGE;
+    let placed: u64 = mine.iter().map(|unit| unit.pages * PAGE).sum();
     let in_host = world.bytes_kept_in_host(device);
     let resident_ms = profile.as_ref().map_or(0.0, |profile| profile.resident_ms);
     let passes = passes_of(id, profile, &ids);
@@ -398,7 +408,7 @@ pub(super) fn check_host_memory(bytes: u64, ahead: u64) -> Result<(), String> {
         ));
     }
     let limit = config.host_mem_limit_for(available.unwrap_or(u64::MAX));
-    match limit.filter(|&limit| limit < bytes + shadow::pinned_bytes()) {
+    match limit.filter(|&limit| limit < bytes + shadow::pinned_bytes() + overflow::host_bytes()) {
         Some(limit) => Err(format!(
             "shadows need {} of host memory, and host_mem_limit allows {}",
             Bytes(bytes),

@@ -13,8 +13,11 @@ use super::regions::Region;
 use super::switch::Decisions;
 use crate::ffi::context::Context;
 
-/// Units of at most one part in so many of all pages are streamed whole or not at all.
-const WHOLE: u64 = 256;
+/// Units of at most one part in so many of all pages are small.
+const SMALL_SHARE: u64 = 256;
+
+/// Pages of the largest unit that is small among however many: 32 MiB.
+const MOST_SMALL: u64 = 16;
 
 /// One weight of one model inside a unit.
 #[derive(Clone, Debug)]
@@ -75,10 +78,9 @@ impl Unit {
         self.members.iter().map(|m| (m.address, m.bytes)).collect::<BTreeMap<_, _>>().values().sum()
     }
 
-    /// It as the planner sees it, among units of so many pages in all. Where a few whole small units do as well as parts of all of them, launches that show the
-    /// others cost nothing.
-    pub(crate) fn info(&self, splittable: bool, all_pages: u64, stay: Option<StayReason>) -> UnitInfo {
-        let splittable = splittable && self.pages > all_pages / WHOLE;
+    /// It as the planner sees it; units of at most `small` pages are not split ([`World::small`]).
+    pub(crate) fn info(&self, splittable: bool, small: u64, stay: Option<StayReason>) -> UnitInfo {
+        let splittable = splittable && self.pages > small;
         // A shared page counts whole, as it does in what is held.
         let whole = self.pages * PAGE;
         let bytes = if self.shared > 0 { whole } else { self.bytes().min(whole) };
@@ -224,6 +226,18 @@ impl World {
         let end = base + pages * PAGE;
         let inside = |u: &&Unit| u.state != UnitState::Gone && u.base >= base && u.base < end;
         self.units.iter().filter(inside).map(|u| u.id).collect()
+    }
+
+    /// Pages up to which units of a device are small: a few whole ones do as well as parts of all of them, and launches that show the others cost nothing then.
+    pub(crate) fn small(&self, device: i32) -> u64 {
+        let living = self.units.iter().filter(|u| u.device == device && u.state != UnitState::Gone);
+        (living.map(|unit| unit.pages).sum::<u64>() / SMALL_SHARE).min(MOST_SMALL)
+    }
+
+    /// The living unit in host memory for good that owns the address.
+    pub(crate) fn in_host_at(&self, address: u64) -> Option<UnitId> {
+        let here = |u: &&Unit| u.in_host && u.state != UnitState::Gone && u.owns(address);
+        self.units.iter().find(here).map(|unit| unit.id)
     }
 
     /// Runs of a region's pages, as (address, count), that no living unit lies on.

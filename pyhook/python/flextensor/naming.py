@@ -169,8 +169,10 @@ def refuses_hooks(module: nn.Module) -> bool:
 
 
 def reads_rows(module: nn.Module, attribute: str) -> bool:
-    """Whether a forward of `module` reads single rows of this tensor, and writes none."""
-    return isinstance(module, nn.Embedding) and attribute == "weight" and module.max_norm is None
+    """Whether a forward of `module` reads single rows of this tensor, and writes none: torch's own forward, on a tensor
+    that is no wrapper of others."""
+    own = isinstance(module, nn.Embedding) and type(module).forward is nn.Embedding.forward
+    return own and attribute == "weight" and module.max_norm is None and type(module.weight) in _PLAIN
 
 
 def plain_path(path: str) -> str:

@@ -132,7 +132,7 @@ class Session:
         resident = sum(
             unit["bytes"] - unit["streamed_bytes"]
             for unit in report.get("placements", ())
-            if ids.intersection(unit["models"])
+            if ids.intersection(unit["models"]) and not unit.get("in_host")
         )
         return ring, resident + sum(model["fixed_bytes"] for model in models)
 

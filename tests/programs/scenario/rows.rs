@@ -18,6 +18,8 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a table that others hold" => held_by_others(),
         "a table is let go" => let_go(),
         "a table is freed" => freed(),
+        "a table is replaced" => replaced(),
+        "a table that a second model holds" => held_later(),
         _ => return None,
     })
 }
@@ -112,6 +114,7 @@ fn let_go() -> Told {
     scene.learn()?;
     say_host("learnt");
     scene.drop_name();
+    say_host("let go");
     let block = scene.weights.remove(0);
     scene.name();
     for _ in 0..4 {
@@ -125,6 +128,40 @@ fn let_go() -> Told {
     }
     scene.synchronize()?;
     say_host("ran");
+    scene.finish()
+}
+
+/// The program has another table instead, and its allocator the memory of the old one.
+fn replaced() -> Told {
+    let mut scene = with_a_table()?;
+    scene.name();
+    scene.learn()?;
+    say_host("learnt");
+    let block = scene.weights.remove(0);
+    if let Some(ft) = &scene.ft {
+        say("refused", u64::from(ft.weight_private(block.address).unsigned_abs()));
+    }
+    say_host("replaced");
+    scene.launch("check", &[block.address, block.bytes, block.seed, scene.counter])?;
+    scene.finish()
+}
+
+/// A model that comes later reads it whole.
+fn held_later() -> Told {
+    let mut scene = with_a_table()?;
+    scene.name();
+    scene.learn()?;
+    say_host("learnt");
+    scene.weights.truncate(1);
+    scene.weights[0].flags = MAY_STREAM;
+    scene.name();
+    for _ in 0..6 {
+        scene.pass()?;
+    }
+    let report = scene.ft.as_ref().and_then(|ft| ft.report()).unwrap_or_default();
+    let placed = report["placements"].as_array().map_or(&[][..], Vec::as_slice);
+    say("tables left there", placed.iter().filter(|unit| unit["in_host"] == true).count() as u64);
+    say("phase", u64::try_from(scene.phase()).unwrap_or(99));
     scene.finish()
 }
 

@@ -82,7 +82,7 @@ pub(super) fn asked(device: i32, aim: Aim<'_>) -> Option<Asked> {
     let splittable = views::are_possible();
     let units: Vec<_> = world.units.iter().filter(movable).collect();
     let ids: Vec<UnitId> = units.iter().map(|unit| unit.id).collect();
-    let all_pages = units.iter().map(|unit| unit.pages).sum();
+    let small = world.small(device);
     let private: u64 = units.iter().map(|unit| (unit.pages - unit.streamed) * PAGE).sum();
     let layout = units.iter().filter_map(|unit| {
         let run = ring?.unit(unit.id)?;
@@ -109,7 +109,7 @@ pub(super) fn asked(device: i32, aim: Aim<'_>) -> Option<Asked> {
         budget,
         objective: planned::objective(),
         fixed_bytes: weights.saturating_sub(private),
-        units: units.iter().map(|unit| unit.info(splittable, all_pages, None)).collect(),
+        units: units.iter().map(|unit| unit.info(splittable, small, None)).collect(),
         passes: profiles.into_iter().map(|profile| switch::only(profile, &ids)).collect(),
         link,
         ring_override: super::super::config().ring_bytes,

@@ -60,6 +60,10 @@ pub(in super::super) fn replanned(request: &PlanRequest, plan: &Plan) {
     let (Some(&id), 1) = (models.first(), models.len()) else { return };
     let saved = state(|state| state.models.get(&id).and_then(|known| known.saved.clone()));
     let Some((mut fresh, ids)) = saved.and_then(|saved| describe::refreshed(id, saved)) else { return };
+    let asked: BTreeMap<UnitId, &UnitInfo> = request.units.iter().map(|unit| (unit.id, unit)).collect();
+    for (unit, id) in fresh.units.iter_mut().zip(&ids) {
+        unit.splittable = asked.get(id).map_or(unit.splittable, |asked| asked.splittable);
+    }
     let mut now = saved_plan(id, request, plan, 0, &ids);
     // What has left its units since stays in them, and was counted there.
     now.fixed_bytes = fresh.plan.as_ref().map_or(now.fixed_bytes, |before| before.fixed_bytes);
