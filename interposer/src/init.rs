@@ -9,6 +9,7 @@ use crate::ffi::real;
 use crate::{guard, hooks, late, log, resolve, runtime, selftest};
 use flextensor_config::choices::LogLevel;
 use std::panic::catch_unwind;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,8 @@ static ACTIVE: AtomicBool = AtomicBool::new(false);
 static PID: AtomicI32 = AtomicI32::new(0);
 /// The thread that starts us, or did.
 static STARTER: AtomicI32 = AtomicI32::new(0);
+/// Why we could not start.
+static FAILURE: OnceLock<String> = OnceLock::new();
 
 /// True while handlers decide.
 #[inline]
@@ -61,6 +64,20 @@ pub(crate) fn stock_addresses() -> bool {
     STAGE.load(Ordering::Relaxed) == Stage::Off as u8
 }
 
+/// Why we could not start, where we could not.
+pub(crate) fn failure() -> Option<&'static str> {
+    FAILURE.get().map(String::as_str)
+}
+
+/// We cannot start. One line says so; where somebody asked for the start (`late`), the answer to that is the line.
+fn failed(reason: String) -> Stage {
+    if !late::came_late() {
+        log::error!("{reason}: the program runs without us");
+    }
+    let _ = FAILURE.set(reason);
+    Stage::Failed
+}
+
 fn set_stage(stage: Stage) {
     STAGE.store(stage as u8, Ordering::Release);
     ACTIVE.store(stage == Stage::Active, Ordering::Release);
@@ -72,9 +89,20 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// Waits, but not for ever, while another thread starts us: what the calling thread allocates meanwhile would be unmanaged for good.
 fn wait_for_the_start() {
     let since = Instant::now();
+    wait_while_starting(|| since.elapsed() < PATIENCE);
+}
+
+/// Waits until another thread that starts us has done so: for callers that hold no lock of the loader's.
+pub(crate) fn wait_for_the_end_of_the_start() {
+    wait_while_starting(|| true);
+}
+
+fn wait_while_starting(is_patient: impl Fn() -> bool) {
     // The starting thread itself comes here again where the driver calls itself.
-    let mine = STARTER.load(Ordering::Relaxed) == current_thread();
-    while stage() == Stage::Starting && !mine && since.elapsed() < PATIENCE {
+    let is_other = || STARTER.load(Ordering::Relaxed) != current_thread();
+    // In a child that was forked meanwhile nobody goes on with the start.
+    let is_alive = || [0, current_process()].contains(&PID.load(Ordering::Relaxed));
+    while stage() == Stage::Starting && is_other() && is_alive() && is_patient() {
         std::thread::sleep(Duration::from_micros(200));
     }
 }
@@ -96,10 +124,7 @@ pub(crate) fn first_success() {
     STARTER.store(current_thread(), Ordering::Relaxed);
     // Driver calls made while starting go straight through.
     let _inside = guard::enter();
-    let reached = catch_unwind(start).unwrap_or_else(|_| {
-        log::error!("internal error while starting: the program runs without us");
-        Stage::Failed
-    });
+    let reached = catch_unwind(start).unwrap_or_else(|_| failed("internal error while starting".to_owned()));
     set_stage(reached);
 }
 
@@ -107,8 +132,7 @@ pub(crate) fn first_success() {
 fn start() -> Stage {
     PID.store(current_process(), Ordering::Relaxed);
     let Some(handle) = resolve::pin() else {
-        log::error!("the loaded driver library cannot be found again: the program runs without us");
-        return Stage::Failed;
+        return failed("the loaded driver library cannot be found again".to_owned());
     };
     let config = match flextensor_config::load_preload() {
         Ok(config) if !config.enabled => return Stage::Off,
@@ -122,8 +146,10 @@ fn start() -> Stage {
     for warning in &config.warnings {
         log::warning!("{warning}");
     }
-    if late::came_late() && !come_late() {
-        return Stage::Failed;
+    if late::came_late()
+        && let Err(reason) = come_late()
+    {
+        return failed(reason);
     }
     selftest::run(handle);
     if let Err(reason) = SELECTED.install(&mut hooks::rows()) {
@@ -141,30 +167,20 @@ fn start() -> Stage {
             log::info!("active in process {}, hooks by {}", current_process(), SELECTED.name());
             Stage::Active
         }
-        Err(reason) => {
-            log::error!("{reason}: the program runs without us");
-            Stage::Failed
-        }
+        Err(reason) => failed(reason),
     }
 }
 
-/// Puts us in front of the driver in a process that did not preload us; false, after one line, where that was not possible.
-fn come_late() -> bool {
-    match late::put_in_front() {
-        Ok(done) => {
-            log::info!(
-                "loaded late: {} names of the driver and {} addresses in {} libraries mean us now",
-                done.names,
-                done.words,
-                done.libraries
-            );
-            true
-        }
-        Err(reason) => {
-            log::error!("{reason}: the program runs without us, preload the library");
-            false
-        }
-    }
+/// Puts us in front of the driver in a process that did not preload us.
+fn come_late() -> Result<(), String> {
+    let done = late::put_in_front()?;
+    log::info!(
+        "loaded late: {} names of the driver and {} addresses in {} libraries mean us now",
+        done.names,
+        done.words,
+        done.libraries
+    );
+    Ok(())
 }
 
 /// Lines below this level are not shown from now on.

@@ -12,7 +12,8 @@
 use crate::ffi::types::*;
 use crate::{hooks, init, resolve};
 use mappings::Mappings;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 mod mappings;
 mod objects;
@@ -20,6 +21,8 @@ mod symbols;
 mod words;
 
 static LATE: AtomicBool = AtomicBool::new(false);
+/// The process of which a thread is in [`begin`], or 0. Not a lock: a child that was forked meanwhile would find it held for ever.
+static BEGINNING: AtomicU32 = AtomicU32::new(0);
 
 /// What was rewritten.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -75,13 +78,37 @@ pub(crate) fn put_in_front() -> Result<Rewritten, String> {
     Ok(Rewritten { names, words, libraries })
 }
 
-/// Starts us in a process that runs already; what `ft_attach` does. True once we are active.
+/// [`begin`] on one thread; others come out when it has: half-way, lookups of the driver answer neither its addresses nor ours for certain.
+fn begin_once() -> Result<(), String> {
+    struct Done;
+    impl Drop for Done {
+        fn drop(&mut self) {
+            BEGINNING.store(0, Ordering::Release);
+        }
+    }
+    let process = std::process::id();
+    while init::stage() == init::Stage::Inert {
+        let holder = BEGINNING.load(Ordering::Acquire);
+        let (taken, keeps) = (Ordering::AcqRel, Ordering::Acquire);
+        if holder != process && BEGINNING.compare_exchange(holder, process, taken, keeps).is_ok() {
+            let _done = Done;
+            return if init::stage() == init::Stage::Inert { begin() } else { Ok(()) };
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Ok(())
+}
+
+/// Starts us in a process that runs already; what `ft_attach` does. True once we are active, false where we are switched off. Where another thread
+/// starts us already, its start is waited for.
 ///
 /// # Errors
-/// As [`begin`].
+/// As [`begin`]; and why the start failed, now or before.
 pub(crate) fn attach() -> Result<bool, String> {
-    if init::stage() == init::Stage::Inert {
-        begin()?;
+    begin_once()?;
+    init::wait_for_the_end_of_the_start();
+    match init::failure() {
+        Some(reason) => Err(reason.to_owned()),
+        None => Ok(init::active()),
     }
-    Ok(init::active())
 }

@@ -21,8 +21,8 @@ pub(crate) fn connect() -> PyResult<()> {
     table().map(|_| ())
 }
 
-/// Starts a library that was loaded after the program began: 0 when it is at work; -1 when it is switched off; -3 without a driver, or
-/// where that cannot be got in front of. Other Python threads run meanwhile.
+/// Starts a library that was loaded after the program began, or waits for its start: 0 when it is at work; -1 when it is switched off; -3 with a reason on
+/// stderr: no driver, one that cannot be got in front of, or a start that failed. Other Python threads run meanwhile.
 #[pyfunction]
 pub(crate) fn attach(py: Python<'_>) -> PyResult<i32> {
     let table = table()?;

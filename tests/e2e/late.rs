@@ -66,6 +66,25 @@ fn switched_off_nothing_is_rewritten() {
 }
 
 #[test]
+fn a_start_that_failed_is_an_error_with_its_reason_each_time_that_it_is_asked_for() {
+    let output = late(&Stage::with_driver(), "-Wl,-z,now", &[("NO_DESCRIPTORS", "1")]);
+    let stage_failed = 4 | 1 << 12;
+    assert_eq!(of(&output, &["attach"]), [format!("attach -3 status {stage_failed} again -3")]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let reason = "/proc/self/maps cannot be read: Too many open files";
+    assert_eq!(said.lines().filter(|line| line.contains(reason)).count(), 2, "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+}
+
+#[test]
+fn threads_that_ask_for_the_start_at_once_all_find_it_done() {
+    for _ in 0..5 {
+        let output = late(&Stage::with_driver(), "-Wl,-z,now", &[("THREADS", "16")]);
+        assert_eq!(of(&output, &["attach"]), [format!("attach 0 status {ACTIVE_LATE} again 0")]);
+    }
+}
+
+#[test]
 fn what_is_done_is_said_on_request_only() {
     let stage = Stage::with_driver();
     assert_eq!(String::from_utf8_lossy(&late(&stage, "-Wl,-z,now", &[]).stderr), "");

@@ -4,8 +4,10 @@ What lies in GPU memory by then is left to `taking_over`; how a program is start
 """
 
 import ctypes
+import json
 import logging
 import os
+import threading
 from pathlib import Path
 
 import torch
@@ -17,9 +19,12 @@ _HINT = (
     "run `flextensor run python app.py`, or set LD_PRELOAD to the libflextensor.so of this package; "
     "OffloadConfig(enabled=False) runs without it"
 )
-_NO_DRIVER = -3
+_NOT_STARTED = -3
 
 _came_late = False
+_said_not_counted = False
+# One thread loads the library; others find it loaded.
+_LOADING = threading.Lock()
 
 
 def came_late() -> bool:
@@ -38,23 +43,39 @@ def require_library() -> None:
     """Starts CUDA, and with it the library, which is loaded if it was not preloaded. RuntimeError that says what to do
     where that is not possible."""
     global _came_late
-    if not _is_loaded():
-        _load()
-        _came_late = True
+    with _LOADING:
+        if not _is_loaded():
+            _load()
+            _came_late = True
     try:
         _native.connect()
     except RuntimeError as error:
         raise RuntimeError(f"{error}. Offloading needs libflextensor.so: {_HINT}") from None
     if torch.cuda.is_available():
         torch.cuda.init()
-    if _came_late and _native.attach() == _NO_DRIVER:
-        raise RuntimeError(
-            f"libflextensor.so cannot serve a program that runs already, the line on stderr says why: {_HINT}"
-        )
-    if _native.phase() < 0:
+    # Where it was preloaded, only to learn why it is not at work.
+    started = _native.attach() if _came_late or _native.phase() < 0 else 0
+    if started == _NOT_STARTED:
+        raise RuntimeError(f"libflextensor.so could not start, its line on stderr says why: {_HINT}")
+    if started < 0 or _native.phase() < 0:
         raise RuntimeError(
             "libflextensor.so is loaded but switched off: FT_ENABLED is 0, its configuration was refused, or this "
             "process was forked from one that uses the GPU; its line on stderr says which"
+        )
+
+
+def warn_of_what_is_not_counted() -> None:
+    """Says once that `gpu_limit`, where one is set, leaves out what the process had before the library came."""
+    global _said_not_counted
+    if not _came_late or _said_not_counted:
+        return
+    limit = json.loads(_native.config_json() or "{}").get("gpu_limit")
+    if limit is not None:
+        _said_not_counted = True
+        _LOG.warning(
+            "gpu_limit is %s, but GPU memory that this process held before libflextensor.so came is not counted: preload "
+            "the library to have all of it counted",
+            limit,
         )
 
 

@@ -70,6 +70,7 @@ class Session:
         # The library is at work from the first call of CUDA on.
         torch.empty(1, device=device)
         _configure(config)
+        loading.warn_of_what_is_not_counted()
         resolve_gpu_budget(config.max_gpu_mem_fraction, device)
         from flextensor import hook
 
@@ -98,8 +99,10 @@ class Session:
                     "hook was switched off by an error that the log names"
                 )
         except BaseException:
-            self._move_back()
-            self._host.let_go(model)
+            try:
+                self._move_back()
+            finally:
+                self._host.let_go(model)
             raise
         self._root = root
 

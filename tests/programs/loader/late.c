@@ -1,12 +1,15 @@
 /* A program that has found the driver long before our library comes: by dlsym and cuGetProcAddress into tables of its own, and by a library that is
  * linked to the driver. Prints whose function each address is afterwards, and what later lookups find.
- * usage: late TABLE   (tests/fixtures/driver_addresses_13.tsv); LATE_LIBRARY, LINKED_LIBRARY and LINKED_LATER are paths. */
+ * usage: late TABLE   (tests/fixtures/driver_addresses_13.tsv); LATE_LIBRARY, LINKED_LIBRARY and LINKED_LATER are paths.
+ * With NO_DESCRIPTORS no file can be opened while the library starts; with THREADS so many threads start it at once. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 typedef int (*ask5)(const char *, void **, int, uint64_t, int *);
 
@@ -51,6 +54,28 @@ static void *linked(const char *variable) {
     return library;
 }
 
+static int (*attach)(void);
+static pthread_barrier_t all_here;
+
+static void *attach_with_the_others(void *none) {
+    pthread_barrier_wait(&all_here);
+    return (void *)(intptr_t)attach();
+}
+
+/* An answer that is not 0, of so many threads at once, if there is one. */
+static int attach_on(int threads) {
+    pthread_t each[64];
+    int worst = 0;
+    pthread_barrier_init(&all_here, 0, threads);
+    for (int i = 0; i < threads; i++) if (pthread_create(&each[i], 0, attach_with_the_others, 0)) exit(5);
+    for (int i = 0; i < threads; i++) {
+        void *answer;
+        pthread_join(each[i], &answer);
+        if (answer) worst = (int)(intptr_t)answer;
+    }
+    return worst;
+}
+
 int main(int argc, char **argv) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!driver || argc < 2) return 2;
@@ -63,9 +88,15 @@ int main(int argc, char **argv) {
 
     void *library = dlopen(getenv("LATE_LIBRARY"), RTLD_NOW | RTLD_GLOBAL);
     if (!library) return fprintf(stderr, "%s\n", dlerror()), 4;
-    int attached = ((int (*)(void))dlsym(library, "ft_attach"))();
+    attach = (int (*)(void))dlsym(library, "ft_attach");
+    struct rlimit files, none;
+    getrlimit(RLIMIT_NOFILE, &files);
+    none = files, none.rlim_cur = 0;
+    if (getenv("NO_DESCRIPTORS")) setrlimit(RLIMIT_NOFILE, &none);
+    int attached = getenv("THREADS") ? attach_on(atoi(getenv("THREADS"))) : attach();
+    setrlimit(RLIMIT_NOFILE, &files);
     unsigned status = ((unsigned (*)(void))dlsym(library, "ft_status"))();
-    printf("attach %d status %u again %d\n", attached, status, ((int (*)(void))dlsym(library, "ft_attach"))());
+    printf("attach %d status %u again %d\n", attached, status, attach());
 
     for (int i = 0; i < count; i++) {
         print("table_dlsym", names[i].export, by_dlsym[i]);
