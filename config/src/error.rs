@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use flextensor_core::units::one_line;
+
 /// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -31,16 +33,6 @@ impl fmt::Display for Origin {
             Self::Keyword => f.write_str("keyword"),
         }
     }
-}
-
-/// The text with its control characters escaped: messages are single lines, and what they name may be any text.
-pub(crate) fn one_line(text: &str) -> String {
-    let shown = |character: char| {
-        let escaped = character.is_control().then(|| character.escape_default());
-        let plain = escaped.is_none().then_some(character);
-        escaped.into_iter().flatten().chain(plain)
-    };
-    text.chars().flat_map(shown).collect()
 }
 
 fn shown(path: &Path) -> String {

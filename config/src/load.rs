@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::environment::{Environment, removed_in, suggest_key};
-use crate::error::{ConfigError, Origin, one_line};
+use crate::error::{ConfigError, Origin};
 use crate::file::{ConfigFile, Given};
 use crate::options;
 use crate::row::Row;
 use crate::rules::{self, Reader};
 use crate::value::{Raw, convert};
+use flextensor_core::units::one_line;
 
 /// The configuration of a process that was started with the library preloaded: its own variables, and the file that
 /// `FT_CONFIG_FILE` names. On unless something says otherwise; with `FT_ENABLED=0` nothing else is even looked at.

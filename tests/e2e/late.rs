@@ -1,7 +1,8 @@
 //! A process that runs already, and that we come into late (`ft_attach`): whose functions its addresses are afterwards.
 
 use super::loader::{Stage, assert_answers, preload, source, table};
-use harness::{Outcome, Run};
+use super::told::forwards;
+use harness::Run;
 use std::process::Output;
 
 /// Stage 2 (active), self-test done, all three routes, loaded late.
@@ -94,10 +95,6 @@ fn what_is_done_is_said_on_request_only() {
         said.contains("loaded late: ") && said.contains(" addresses in 2 libraries mean us now"),
         "{said}"
     );
-}
-
-fn forwards(outcome: &Outcome) -> Vec<&str> {
-    outcome.stdout.lines().filter(|line| line.starts_with("forward ")).collect()
 }
 
 #[test]

@@ -2,13 +2,9 @@
 //!
 //! `FT_SEEDS=1000` runs that many random models instead of a few.
 
-use super::told::{said, streamed, told_well};
+use super::told::{forwards, said, streamed, told_well};
 use harness::{Outcome, Run};
 use std::time::Duration;
-
-fn forwards(outcome: &Outcome) -> Vec<&str> {
-    outcome.stdout.lines().filter(|line| line.starts_with("forward ")).collect()
-}
 
 #[test]
 fn a_transformer_lives_through_all_phases_and_answers_as_without_us() {

@@ -1,7 +1,7 @@
 //! Profiles between runs: the first one saves, the next ones start where it ended, with the same bytes; what does not fit is said in one line; what is broken
 //! stops nothing.
 
-use super::told::{said, story, streamed, told_well};
+use super::told::{forwards, said, story, streamed, told_well};
 use harness::{Outcome, Run};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -129,13 +129,10 @@ fn a_transformer_answers_as_without_us_from_its_first_forward_on() {
         let run = Run::program("transformer").args(arguments).preload().sim("STRICT", "1");
         folder.under(run.option("FT_MAX_GPU_MEM", "64MiB").option("FT_PROFILING_ITERS", "1")).start()
     };
-    let outputs = |outcome: &Outcome| -> Vec<String> {
-        outcome.stdout.lines().filter(|line| line.starts_with("forward ")).map(str::to_owned).collect()
-    };
     let (first, second) = (under(), under());
     for outcome in [&first, &second] {
         outcome.assert_success().assert_nothing_detected();
-        assert_eq!(outputs(outcome), outputs(&without));
+        assert_eq!(forwards(outcome), forwards(&without));
     }
     assert!(first.stdout.contains("phase INFERENCE after forward 1"), "{}", first.describe());
     assert!(second.stdout.contains("phase INFERENCE after forward 0"), "{}", second.describe());

@@ -53,3 +53,8 @@ pub(crate) fn said(outcome: &Outcome, what: &str) -> u64 {
     let number = lines.filter_map(|line| line.strip_prefix(what)?.trim().parse().ok()).next();
     number.unwrap_or_else(|| panic!("nothing said of {what}: {}", outcome.describe()))
 }
+
+/// What a transformer answered, forward by forward.
+pub(crate) fn forwards(outcome: &Outcome) -> Vec<&str> {
+    outcome.stdout.lines().filter(|line| line.starts_with("forward ")).collect()
+}

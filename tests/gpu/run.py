@@ -306,6 +306,20 @@ def cells(line: dict) -> list[str]:
     ]
 
 
+def checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> argparse.Namespace:
+    """The options that every runner has, taken apart; exits with one line for a value that is not allowed."""
+    options.only = [name.strip() for text in options.only for name in text.split(",") if name.strip()]
+    if not options.lib.is_file():
+        parser.error(f"--lib {options.lib}: not a file")
+    if options.jobs < 1:
+        parser.error(f"--jobs {options.jobs}: allowed is 1 or more")
+    for text in options.option:
+        if not text.startswith("FT_") or "=" not in text:
+            parser.error(f"--option {text}: allowed is FT_KEY=VALUE")
+    options.settings = dict(text.split("=", 1) for text in options.option)
+    return options
+
+
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lib", type=Path, required=True, help="libflextensor.so")
@@ -334,17 +348,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--program", nargs="+", default=[sys.executable, str(HERE / "program.py")], help=argparse.SUPPRESS
     )
-    options = parser.parse_args(argv)
-    options.only = [name.strip() for text in options.only for name in text.split(",") if name.strip()]
-    if not options.lib.is_file():
-        parser.error(f"--lib {options.lib}: not a file")
-    if options.jobs < 1:
-        parser.error(f"--jobs {options.jobs}: allowed is 1 or more")
-    for text in options.option:
-        if not text.startswith("FT_") or "=" not in text:
-            parser.error(f"--option {text}: allowed is FT_KEY=VALUE")
-    options.settings = dict(text.split("=", 1) for text in options.option)
-    return options
+    return checked(parser, parser.parse_args(argv))
 
 
 def main(argv: list[str] | None = None) -> int:

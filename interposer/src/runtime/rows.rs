@@ -40,7 +40,9 @@ pub(super) fn go_to_host(request: &Request) -> Vec<UnitId> {
     let world = world();
     wanted.retain(|&id| world.unit(id).is_some_and(|unit| unit.in_host));
     let bytes: u64 = wanted.iter().filter_map(|&id| world.unit(id)).map(|unit| unit.may_move() * PAGE).sum();
-    log::info!("{} of weights are read by rows from host memory", Bytes(bytes));
+    if bytes > 0 {
+        log::info!("{} of weights are read by rows from host memory", Bytes(bytes));
+    }
     wanted
 }
 

@@ -121,20 +121,11 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--passed", action="append", default=[], help="one more argument for each program")
     parser.add_argument("--programs", type=Path, default=HERE, help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
-    options.only = [name.strip() for text in options.only for name in text.split(",") if name.strip()]
+    options = cases.checked(parser, parser.parse_args(argv))
     if unknown := [name for name in options.only if name not in PROGRAMS]:
         parser.error(f"--only {unknown[0]}: allowed are {', '.join(PROGRAMS)}")
-    if not options.lib.is_file():
-        parser.error(f"--lib {options.lib}: not a file")
-    if options.jobs < 1:
-        parser.error(f"--jobs {options.jobs}: allowed is 1 or more")
     if not 0 < options.budget <= 100:
         parser.error(f"--budget {options.budget}: allowed is more than 0, at most 100")
-    for text in options.option:
-        if not text.startswith("FT_") or "=" not in text:
-            parser.error(f"--option {text}: allowed is FT_KEY=VALUE")
-    options.settings = dict(text.split("=", 1) for text in options.option)
     return options
 
 

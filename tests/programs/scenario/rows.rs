@@ -39,6 +39,15 @@ fn with_a_table() -> Result<Scene, Failure> {
     Ok(scene)
 }
 
+/// The same, learnt.
+fn learnt() -> Result<Scene, Failure> {
+    let mut scene = with_a_table()?;
+    scene.name();
+    scene.learn()?;
+    say_host("learnt");
+    Ok(scene)
+}
+
 fn say_host(when: &str) {
     say(&format!("{when} in the host"), device_bytes("host_located_bytes"));
 }
@@ -52,10 +61,7 @@ fn say_gpu(scene: &Scene) {
 
 /// It is read, and written by a kernel and by a copy, like any other weight.
 fn table() -> Told {
-    let mut scene = with_a_table()?;
-    scene.name();
-    scene.learn()?;
-    say_host("learnt");
+    let mut scene = learnt()?;
     say_gpu(&scene);
     scene.pass()?;
     scene.weights[0].seed = 77;
@@ -109,10 +115,7 @@ fn held_by_others() -> Told {
 
 /// Its model is let go, and what its memory is used for in another model's forwards is no weight.
 fn let_go() -> Told {
-    let mut scene = with_a_table()?;
-    scene.name();
-    scene.learn()?;
-    say_host("learnt");
+    let mut scene = learnt()?;
     scene.drop_name();
     say_host("let go");
     let block = scene.weights.remove(0);
@@ -133,10 +136,7 @@ fn let_go() -> Told {
 
 /// The program has another table instead, and its allocator the memory of the old one.
 fn replaced() -> Told {
-    let mut scene = with_a_table()?;
-    scene.name();
-    scene.learn()?;
-    say_host("learnt");
+    let mut scene = learnt()?;
     let block = scene.weights.remove(0);
     if let Some(ft) = &scene.ft {
         say("refused", u64::from(ft.weight_private(block.address).unsigned_abs()));
@@ -148,10 +148,7 @@ fn replaced() -> Told {
 
 /// A model that comes later reads it whole.
 fn held_later() -> Told {
-    let mut scene = with_a_table()?;
-    scene.name();
-    scene.learn()?;
-    say_host("learnt");
+    let mut scene = learnt()?;
     scene.weights.truncate(1);
     scene.weights[0].flags = MAY_STREAM;
     scene.name();
@@ -167,10 +164,7 @@ fn held_later() -> Told {
 
 /// Its memory is freed, and allocated again for something else.
 fn freed() -> Told {
-    let mut scene = with_a_table()?;
-    scene.name();
-    scene.learn()?;
-    say_host("learnt");
+    let mut scene = learnt()?;
     let table = scene.weights.remove(0);
     scene.gpu.free(table.address)?;
     say_host("freed");
