@@ -65,6 +65,14 @@ fn contexts() -> MutexGuard<'static, BTreeSet<(Context, i32, u64)>> {
     CONTEXTS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+/// Bit n: the process has had a context of device n.
+static DEVICES_SEEN: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the process works on one device only.
+pub(crate) fn has_one_device() -> bool {
+    DEVICES_SEEN.load(Ordering::Relaxed).count_ones() < 2
+}
+
 /// Whether the context is counted already.
 pub(crate) fn knows(context: Context) -> bool {
     contexts().iter().any(|&(known, ..)| known == context)
@@ -81,6 +89,7 @@ pub(crate) fn count_context(context: Context, device: i32, total: u64) {
     let mut contexts = contexts();
     if contexts.iter().all(|&(known, ..)| known != context) {
         contexts.insert((context, device, bytes));
+        DEVICES_SEEN.fetch_or(1 << slot(device), Ordering::Relaxed);
         HELD[slot(device)].fetch_add(bytes, Ordering::Relaxed);
     }
 }

@@ -189,6 +189,7 @@ pub(crate) unsafe extern "C" fn ft_model_course(
 pub(crate) extern "C" fn ft_model_end(model: u64) -> i32 {
     call(NOT_NOW, || {
         let id = ModelId(model);
+        late::close_gaps();
         if !models::end(id) {
             return BAD_ARGUMENT;
         }

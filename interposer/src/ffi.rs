@@ -9,6 +9,7 @@ pub(crate) mod device;
 pub(crate) mod event;
 pub(crate) mod host;
 pub(crate) mod kernel;
+pub(crate) mod peer;
 pub(crate) mod pointer;
 pub(crate) mod pool;
 pub(crate) mod real;

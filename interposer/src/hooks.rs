@@ -191,6 +191,12 @@ hooks! {
     /// Kernels of the library are gone
     hook fn cuLibraryUnload(library: CUlibrary) => module::unload_library;
 
+    // peers: devices that reach each other's memory
+    /// What is mapped is opened to the device too
+    hook fn cuCtxEnablePeerAccess(ctx: CUcontext, flags: c_uint) => context::enable_peer;
+    /// What is mapped later is not opened to it any more
+    hook fn cuCtxDisablePeerAccess(ctx: CUcontext) => context::disable_peer;
+
     // contexts and streams: what ends with them
     /// Everything in the context is gone, as runtimes before CUDA 4 ask
     hook fn cuCtxDestroy(ctx: CUcontext) => context::destroy;

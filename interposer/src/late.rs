@@ -4,13 +4,15 @@
 //! 1. the driver's own list of exported names (`symbols`): whatever is looked up from now on, by whomever, is ours;
 //! 2. every copy of such an address in the writable data of the loaded libraries (`words`): what was looked up before becomes ours.
 //!
+//! Where we were preloaded the same is done when a model has been named, for libraries that no lookup of ours reaches.
+//!
 //! No instruction is changed. Copies that a program keeps in memory of its own (the heap) are left alone: nobody could tell whether they are pointers
 //! to functions. Starting, and the self-test that follows, are left to `init`.
 
 #![expect(unsafe_code, reason = "opens the driver and starts it")]
 
 use crate::ffi::types::*;
-use crate::{hooks, init, resolve};
+use crate::{hooks, init, log, resolve};
 use mappings::Mappings;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -97,6 +99,26 @@ fn begin_once() -> Result<(), String> {
         std::thread::sleep(Duration::from_micros(200));
     }
     Ok(())
+}
+
+/// The first model has been named in a process that preloaded us: libraries that look at themselves before all others (`RTLD_DEEPBIND`) have found the driver past us,
+/// or will. A launch of theirs that nobody sees would read whatever lies in the ring.
+pub(crate) fn close_gaps() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if came_late() || DONE.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    match put_in_front() {
+        Ok(Rewritten { words: 0, .. }) => {}
+        Ok(done) => log::notice!(
+            "{} addresses of driver functions in {} libraries had passed us by, as in libraries that are opened with RTLD_DEEPBIND; they mean us now",
+            done.words,
+            done.libraries
+        ),
+        Err(reason) => {
+            log::info!("what libraries launch that are opened with RTLD_DEEPBIND is not seen: {reason}");
+        }
+    }
 }
 
 /// Starts us in a process that runs already; what `ft_attach` does. True once we are active, false where we are switched off. Where another thread

@@ -3,6 +3,7 @@
 //!
 //! - `memory`, `regions`, `arena`, `overflow`: large allocations as regions of 2 MiB pages in one address range, in host memory where the GPU may hold no more.
 //! - `limit`, `pools`, `pressure`: how much the process may take of a GPU, and who gives way when that, or the GPU, runs short.
+//! - `peers`: memory that several GPUs reach.
 //! - `models`, `world`, `passes`, `learn`: models as they are named, and their passes while they are observed.
 //! - `switch`, `planned`, `early`, `exchange`, `link`, `touched`, `shadow`, `views`, `hosted`, `home`, `private`: from private pages to the ring and back.
 //! - `saved`: what an earlier run learnt, and what the next one need not.
@@ -26,6 +27,7 @@ mod gate;
 pub(crate) mod graphs;
 mod grouping;
 mod home;
+mod host_memory;
 mod hosted;
 pub(crate) mod launch;
 pub(crate) mod layouts;
@@ -37,8 +39,11 @@ mod measure;
 pub(crate) mod memory;
 pub(crate) mod models;
 mod open;
+mod outside;
 mod overflow;
 pub(crate) mod passes;
+pub(crate) mod peers;
+mod pinning;
 mod planned;
 pub(crate) mod pools;
 pub(crate) mod pressure;

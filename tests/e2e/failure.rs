@@ -1,7 +1,7 @@
 //! What fails: bad input, missing things, refused calls, injected faults. Each ends in right results with a clear line, or in an error that the program
 //! sees; never in a wrong byte that is called right, a crash, or a hang.
 
-use super::told::{said, story, streamed, survives, told_well};
+use super::told::{BUDGET, said, story, streamed, survives, told_well};
 use harness::{Outcome, Run};
 use std::time::Duration;
 
@@ -69,12 +69,43 @@ fn too_little_host_memory_leaves_all_weights_where_they_are() {
     assert_eq!(said(&outcome, "pages_in"), 0);
 }
 
+/// How often memory that is not pinned is said to be copied.
+fn said_to_be_pageable(outcome: &Outcome) -> usize {
+    outcome.stderr.matches("is copied from pageable memory, several times slower").count()
+}
+
 #[test]
-fn refused_pinning_leaves_all_weights_where_they_are() {
-    let run = on_the_gpu("reads in order").sim("FAULTS", "cuMemHostRegister_v2@*=2");
-    let outcome = falls_back(run, "pinning");
-    assert!(outcome.stderr.contains("is not held"), "{}", outcome.describe());
-    assert_eq!(said(&outcome, "pages_in"), 0);
+fn weights_whose_shadows_the_driver_refuses_to_pin_are_streamed_from_pageable_memory_with_one_line() {
+    let run = || on_the_gpu("writes by a kernel").sim("FAULTS", "cuMemHostRegister_v2@*=2");
+    for run in [run(), run().option("FT_CHECK", "1")] {
+        let outcome = told_well(run);
+        assert_eq!(said_to_be_pageable(&outcome), 1, "{}", outcome.describe());
+        assert_eq!(said(&outcome, "pinned_bytes"), 0, "{}", outcome.describe());
+        assert!(said(&outcome, "weights_gpu_bytes") <= BUDGET, "{}", outcome.describe());
+    }
+}
+
+/// As where a container may pin so much and no more.
+#[test]
+fn what_the_driver_pins_is_pinned_and_the_rest_is_pageable() {
+    let whole = told_well(on_the_gpu("reads in order"));
+    let registrations = whole.journal_number("/calls/cuMemHostRegister_v2");
+    let fault = format!("cuMemHostRegister_v2@{}+=2", registrations - 1);
+    let outcome = told_well(on_the_gpu("reads in order").sim("FAULTS", fault));
+    assert_eq!(said_to_be_pageable(&outcome), 1, "{}", outcome.describe());
+    let pinned = said(&outcome, "pinned_bytes");
+    assert!(pinned > 32 << 20 && pinned < said(&whole, "pinned_bytes"), "{}", outcome.describe());
+}
+
+#[test]
+fn a_registration_that_is_refused_once_is_made_in_pieces() {
+    let whole = told_well(on_the_gpu("reads in order"));
+    for nth in 1..=whole.journal_number("/calls/cuMemHostRegister_v2") {
+        let fault = format!("cuMemHostRegister_v2@{nth}=1");
+        let outcome = told_well(on_the_gpu("reads in order").sim("FAULTS", fault));
+        assert_eq!(said_to_be_pageable(&outcome), 0, "call {nth}: {}", outcome.describe());
+        assert!(said(&outcome, "pinned_bytes") > 32 << 20, "call {nth}: {}", outcome.describe());
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Weights that a graph uses, captured or built by hand: right whenever the graph runs.
 
-use super::told::{streamed, told_well};
+use super::told::{said, streamed, told_well};
 
 #[test]
 fn a_graph_that_is_captured_after_the_switch_over_reads_right_bytes() {
@@ -46,4 +46,11 @@ fn a_copy_node_made_by_hand_reads_right_bytes() {
 #[test]
 fn a_fill_node_made_by_hand_writes_where_the_weight_is() {
     nodes_by_hand("fill");
+}
+
+/// The driver refuses batches while a stream captures; the program hears that, and goes on.
+#[test]
+fn a_batch_of_copies_reads_right_bytes_and_is_refused_in_a_capture_as_by_the_driver() {
+    let outcome = told_well(streamed("a batch of copies"));
+    assert_eq!((said(&outcome, "in a capture"), said(&outcome, "the capture")), (900, 901));
 }

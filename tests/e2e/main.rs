@@ -4,8 +4,11 @@
 mod loader;
 
 // Programs under a budget, on simcuda.
+mod allocators;
 mod check;
+mod companions;
 mod courses;
+mod devices;
 mod failure;
 mod fork;
 mod graphs;

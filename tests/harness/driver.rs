@@ -194,6 +194,8 @@ functions! {
     copy_h2d = "cuMemcpyHtoD" 3020 "cuMemcpyHtoD_v2" (target: u64, source: u64, bytes: usize);
     copy_d2h = "cuMemcpyDtoH" 3020 "cuMemcpyDtoH_v2" (target: u64, source: u64, bytes: usize);
     copy_d2d = "cuMemcpyDtoD" 3020 "cuMemcpyDtoD_v2" (target: u64, source: u64, bytes: usize);
+    enable_peer = "cuCtxEnablePeerAccess" 4000 "cuCtxEnablePeerAccess" (context: u64, flags: u32);
+    copy_batch = "cuMemcpyBatchAsync" 13000 "cuMemcpyBatchAsync_v2" (targets: *mut u64, sources: *mut u64, sizes: *mut usize, count: usize, attributes: *mut c_void, indices: *mut usize, attribute_count: usize, stream: u64);
     copy_async = "cuMemcpyAsync" 4000 "cuMemcpyAsync" (target: u64, source: u64, bytes: usize, stream: u64);
     copy_h2d_async = "cuMemcpyHtoDAsync" 3020 "cuMemcpyHtoDAsync_v2" (target: u64, source: u64, bytes: usize, stream: u64);
     copy_d2h_async = "cuMemcpyDtoHAsync" 3020 "cuMemcpyDtoHAsync_v2" (target: u64, source: u64, bytes: usize, stream: u64);

@@ -74,7 +74,7 @@ pub enum Handle {
 pub struct Gpu {
     /// The driver below.
     pub driver: Driver,
-    /// The primary context of device 0.
+    /// The device's primary context.
     pub context: u64,
     module: u64,
     library: u64,
@@ -157,10 +157,22 @@ impl Gpu {
     /// # Errors
     /// As `open`.
     pub fn open_by(route: Route) -> Done<Self> {
+        Self::open_device(route, 0)
+    }
+
+    /// Opens a device by its number, by the route of `HARNESS_ROUTE`.
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_on(device: i32) -> Done<Self> {
+        Self::open_device(Route::from_environment(), device)
+    }
+
+    fn open_device(route: Route, device: i32) -> Done<Self> {
         let driver = Driver::open(route).ok_or(Failure { function: "dlopen", code: 999 })?;
         check("cuInit", driver.init(0))?;
         let mut context = 0;
-        check("cuDevicePrimaryCtxRetain", driver.primary_retain(&mut context, 0))?;
+        check("cuDevicePrimaryCtxRetain", driver.primary_retain(&mut context, device))?;
         check("cuCtxSetCurrent", driver.set_current(context))?;
         Ok(Self { driver, context, module: 0, library: 0, handles: Mutex::default() })
     }

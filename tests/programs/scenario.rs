@@ -2,12 +2,16 @@
 //! when every byte was right, 1 when one was not, 2 when a driver call failed.
 //!
 //! `scenario STORY`. The stage that all stories stand on is in `scenario/scene.rs`; stories are in `scenario/pages.rs` (what a weight's bytes are),
-//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/courses.rs` (models with counts and profiles of their own, options that change), `scenario/proofs.rs` (who is taken for a reader), `scenario/loading.rs` (models that do not fit), `scenario/pool.rs` (weights side by side in one allocation), `scenario/rows.rs` (a table of which single rows are read), `scenario/pressure.rs` (memory that runs short later) and `scenario/process.rs` (threads, forks, exits).
+//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/courses.rs` (models with counts and profiles of their own, options that change), `scenario/proofs.rs` (who is taken for a reader), `scenario/loading.rs` (models that do not fit), `scenario/pool.rs` (weights side by side in one allocation), `scenario/rows.rs` (a table of which single rows are read), `scenario/allocators.rs` (weights in other memory), `scenario/devices.rs` (several GPUs), `scenario/plugins.rs` (libraries that are opened late), `scenario/pressure.rs` (memory that runs short later) and `scenario/process.rs` (threads, forks, exits).
 
+#[path = "scenario/allocators.rs"]
+mod allocators;
 #[path = "scenario/changes.rs"]
 mod changes;
 #[path = "scenario/courses.rs"]
 mod courses;
+#[path = "scenario/devices.rs"]
+mod devices;
 #[path = "scenario/loading.rs"]
 mod loading;
 #[path = "scenario/nodes.rs"]
@@ -16,6 +20,8 @@ mod nodes;
 mod others;
 #[path = "scenario/pages.rs"]
 mod pages;
+#[path = "scenario/plugins.rs"]
+mod plugins;
 #[path = "scenario/pool.rs"]
 mod pool;
 #[path = "scenario/pressure.rs"]
@@ -54,7 +60,10 @@ fn main() {
         .or_else(|| pressure::tell(&story))
         .or_else(|| proofs::tell(&story))
         .or_else(|| pool::tell(&story))
-        .or_else(|| rows::tell(&story));
+        .or_else(|| rows::tell(&story))
+        .or_else(|| devices::tell(&story))
+        .or_else(|| allocators::tell(&story))
+        .or_else(|| plugins::tell(&story));
     match told.unwrap_or_else(|| panic!("no story {story:?}")) {
         Ok(wrong) => {
             say("mismatches", wrong);

@@ -35,6 +35,11 @@ pub(crate) fn keep(address: u64, device: i32, context: Context, bytes: u64) {
     }
 }
 
+/// Whether the address lies in an allocation that is known.
+pub(crate) fn holds(address: u64) -> bool {
+    blocks().range(..=address).next_back().is_some_and(|(start, block)| address - start < block.bytes)
+}
+
 /// Frees the allocation at this address by `free`, which says whether the driver did. None for one that is not known, and `free` is not called. It is forgotten
 /// before it is freed: the driver may hand its address out again at once.
 pub(crate) fn free<T>(address: u64, free: impl FnOnce() -> (T, bool)) -> Option<T> {

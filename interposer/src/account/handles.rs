@@ -67,6 +67,14 @@ pub(crate) fn retained(handle: u64, address: u64) {
     });
 }
 
+/// Whether memory of the program's own is mapped at this address.
+pub(crate) fn maps(address: u64) -> bool {
+    known(|known| {
+        let mapped = known.mappings.range(..=address).next_back();
+        mapped.is_some_and(|(start, (bytes, _))| address - start < *bytes)
+    })
+}
+
 /// The handle was released once.
 pub(crate) fn released(handle: u64) {
     known(|known| {
@@ -113,7 +121,9 @@ mod tests {
         mapped(0x60_0000, 4096, 0x60);
         mapped(0x61_0000, 4096, 0x60);
         released(0x60);
+        assert!(maps(0x60_0fff) && !maps(0x60_1000));
         unmapped(0x60_0000, 4096);
+        assert!(!maps(0x60_0000));
         assert_eq!(held(60), 4096);
         retained(0x66, 0x61_0800);
         unmapped(0x61_0000, 4096);

@@ -2,11 +2,33 @@
 
 #![expect(unsafe_code, reason = "typed calls into the driver and the system")]
 
+use super::context::Context;
 use super::real::driver;
 use super::types::*;
 
 /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
 const MEMORY_TYPE: c_uint = 2;
+
+/// `CU_POINTER_ATTRIBUTE_CONTEXT`.
+const CONTEXT: c_uint = 1;
+
+/// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
+const DEVICE_ORDINAL: c_uint = 9;
+
+/// The device and the context of memory of a device; none for host memory, and where the driver does not tell.
+pub(crate) fn owner(address: u64) -> Option<(i32, Context)> {
+    if place(address) != Place::Device {
+        return None;
+    }
+    let mut raw: CUcontext = std::ptr::null_mut();
+    // SAFETY: the attribute is a context, and the pointer is to a local that lives through the call.
+    unsafe { driver().cuPointerGetAttribute((&raw mut raw).cast(), CONTEXT, address) }.ok().ok()?;
+    let mut device: c_int = 0;
+    // SAFETY: the attribute is a number, and the pointer is to a local that lives through the call.
+    unsafe { driver().cuPointerGetAttribute((&raw mut device).cast(), DEVICE_ORDINAL, address) }.ok().ok()?;
+    let context = Context::from(raw);
+    (!context.is_none()).then_some((device, context))
+}
 
 /// Where an address leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

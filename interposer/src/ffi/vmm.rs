@@ -6,8 +6,9 @@
 use super::real::driver;
 use super::result::{CudaError, CudaResult};
 use super::types::*;
-use super::{capture, context};
+use super::{capture, context, peer};
 use crate::account::{self, blocks};
+use crate::log;
 
 /// One physical allocation; it lives until it is released *and* unmapped everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -116,14 +117,30 @@ pub(crate) fn memory_at(address: u64) -> CudaResult<Memory> {
     Ok(Memory(raw))
 }
 
-/// Lets `device` read the mapped range, and makes writes faults: a kernel that writes there loses the context. Costs as much as `allow`.
+/// Lets `device`, and those that reach its memory, read the mapped range, and makes writes faults: a kernel that writes there loses the context. Costs as much as `allow`.
 pub(crate) fn allow_reads(address: u64, bytes: usize, device: i32) -> CudaResult<()> {
-    allow_at(address, bytes, &[location(device)], CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ)
+    allow_on_devices(address, bytes, device, CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ)
 }
 
-/// Lets `device` read and write the mapped range. Costs about 28 us for each handle in it.
+/// Lets `device`, and those that reach its memory, read and write the mapped range. Costs about 28 us for each handle in it.
 pub(crate) fn allow(address: u64, bytes: usize, device: i32) -> CudaResult<()> {
-    allow_at(address, bytes, &[location(device)], CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+    allow_on_devices(address, bytes, device, CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+}
+
+/// Where others are refused, the device itself still gets what it needs: what they can do without is the program's matter.
+fn allow_on_devices(address: u64, bytes: usize, device: i32, flags: CUmemAccess_flags) -> CudaResult<()> {
+    let others = peer::reached_by(device);
+    let all: Vec<_> = std::iter::once(device).chain(peer::devices(others)).map(location).collect();
+    match allow_at(address, bytes, &all, flags) {
+        Err(error) if others != 0 => {
+            allow_at(address, bytes, &all[..1], flags)?;
+            log::warning!(
+                "memory of GPU {device} at {address:#x} could not be opened to the GPUs that reach it ({error}): what they read there fails"
+            );
+            Ok(())
+        }
+        done => done,
+    }
 }
 
 /// Lets `device` and the processor read and write the mapped range, which must be host memory.

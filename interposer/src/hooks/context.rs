@@ -1,11 +1,11 @@
-//! Handlers of contexts and streams that end.
+//! Handlers of contexts: which reach each other, and contexts and streams that end.
 
 use super::{Call, module};
 use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
 use crate::outcome::{Outcome, Reason};
-use crate::runtime::{contexts, passes, streaming};
+use crate::runtime::{contexts, passes, peers, streaming};
 
 pub(super) fn destroy(_call: &Call<unsafe extern "C" fn(CUcontext) -> CUresult>, ctx: CUcontext) -> Outcome {
     contexts::gone(Context::from(ctx));
@@ -38,6 +38,30 @@ pub(super) fn release_primary(
     let code = call.invoke(device);
     if let Some(primary) = primary.filter(|_| code.is_success() && !context::primary_is_alive(device)) {
         contexts::ended(primary);
+    }
+    Outcome::Done(code)
+}
+
+/// Also where it was enabled before, by somebody who was earlier than we.
+pub(super) fn enable_peer(
+    call: &Call<unsafe extern "C" fn(CUcontext, c_uint) -> CUresult>,
+    ctx: CUcontext,
+    flags: c_uint,
+) -> Outcome {
+    let code = call.invoke(ctx, flags);
+    if code.is_success() || code == CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
+        peers::opened(Context::from(ctx));
+    }
+    Outcome::Done(code)
+}
+
+pub(super) fn disable_peer(
+    call: &Call<unsafe extern "C" fn(CUcontext) -> CUresult>,
+    ctx: CUcontext,
+) -> Outcome {
+    let code = call.invoke(ctx);
+    if code.is_success() {
+        peers::shut(Context::from(ctx));
     }
     Outcome::Done(code)
 }

@@ -10,6 +10,7 @@ use crate::ffi::types::*;
 use crate::outcome::Outcome;
 use crate::runtime::copies::{self, Operand};
 use crate::runtime::escapes::{self, Source};
+use crate::runtime::peers;
 
 /// The ranges of a batch of copies; host addresses among them mean nothing to the arena.
 ///
@@ -46,7 +47,7 @@ pub(super) fn any(
     copies::handle(
         Stream::from(call.null_stream),
         &[Operand::write(dst, bytes), Operand::read(src, bytes)],
-        || call.invoke(dst, src, bytes),
+        || peers::copy((dst, src), bytes, Stream::from(call.null_stream), || call.invoke(dst, src, bytes)),
     )
 }
 
@@ -63,7 +64,10 @@ pub(super) fn any_async(
     copies::handle(
         Stream::from(call.stream(stream)),
         &[Operand::write(dst, bytes), Operand::read(src, bytes)],
-        || call.invoke(dst, src, bytes, stream),
+        || {
+            let on = Stream::from(call.stream(stream));
+            peers::copy((dst, src), bytes, on, || call.invoke(dst, src, bytes, stream))
+        },
     )
 }
 

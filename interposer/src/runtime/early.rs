@@ -9,7 +9,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::arena::{Meaning, arena};
 use super::streaming::{Streaming, ring_of};
 use super::world::{UnitState, World, world};
-use super::{gate, hosted, leftover, passes, switch, verify};
+use super::{gate, hosted, leftover, passes, peers, switch, verify};
 use crate::ffi::context;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::stream::Stream;
@@ -79,7 +79,7 @@ pub(super) fn dissolve(id: ModelId) {
         );
     }
     let done = passes::in_context(context, || {
-        context::synchronize()?;
+        peers::wait_for_users(device)?;
         units.iter().try_for_each(|&unit| back_to_host(device, unit))
     });
     drop(closed);

@@ -16,7 +16,7 @@ use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::switch::{Request, settle_units};
 use super::verify::Ledger;
 use super::world::{UnitState, World, world};
-use super::{gate, home, hosted, passes, readout, sums, views};
+use super::{gate, home, hosted, passes, peers, readout, sums, views};
 use crate::ffi::event::{self, Event};
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::{self, Stream};
@@ -80,7 +80,7 @@ pub(super) fn exchange(
     if moves.iter().any(|m| !is_learnt(&world(), m.id)) {
         return Err("weights were freed meanwhile".to_owned());
     }
-    context::synchronize().map_err(|error| format!("waiting for the GPU failed: {error}"))?;
+    peers::wait_for_users(request.device).map_err(|error| format!("waiting for the GPU failed: {error}"))?;
     let outgoing = Outgoing::begin(moves, shadows)
         .map_err(|error| format!("copying weights to host memory failed: {error}"))?;
     let arrivals = Arrivals::default();

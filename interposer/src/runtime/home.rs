@@ -11,8 +11,8 @@ use super::regions::Region;
 use super::streaming::ring_of;
 use super::switch::Request;
 use super::world::{Unit, UnitState, World, world};
-use super::{gate, graphs, overflow, passes};
-use crate::ffi::context::{self, Context};
+use super::{gate, graphs, overflow, passes, peers};
+use crate::ffi::context::Context;
 use crate::ffi::result::CudaError;
 use crate::ffi::vmm::Handle;
 use crate::log;
@@ -102,7 +102,7 @@ pub(super) fn bring_home_what_was_shown() {
         // Weights are placed by plans, and what lies beside them is not.
         let beside = world.gaps(base, pages);
         let moved = passes::in_context(context, || {
-            context::synchronize()?;
+            peers::wait_for_users(device)?;
             for (address, pages) in beside {
                 bring_home(&mut world, device, address, pages, &mut Vec::new());
             }
@@ -127,7 +127,7 @@ pub(super) fn leave_room(device: i32) {
         return;
     }
     let _closed = gate::close();
-    if let Err(error) = context::synchronize() {
+    if let Err(error) = peers::wait_for_users(device) {
         return log::info!("no room can be made on GPU {device}: waiting for it failed: {error}");
     }
     let mut world = world();
@@ -169,7 +169,7 @@ pub(super) fn give_way(device: i32, least: u64, wanted: u64) -> Result<u64, Stri
     if !overflow::host_has_room(bytes) {
         return Err("host memory has no room for weights that are learnt".to_owned());
     }
-    context::synchronize().map_err(|error| format!("waiting for the GPU failed: {error}"))?;
+    peers::wait_for_users(device).map_err(|error| format!("waiting for the GPU failed: {error}"))?;
     overflow::note_short(device);
     let mut world = world();
     let mut gone = 0;

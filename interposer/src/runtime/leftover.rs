@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use super::arena::Arena;
+use super::pinning;
 use super::regions::Region;
-use super::shadow;
 use crate::ffi::{host, vmm};
 
 /// In the order in which they have to go: addresses are free when nothing is mapped there.
@@ -65,7 +65,7 @@ pub(super) fn unpin(mut pinned: Pinned) {
     pinned.pieces.retain(|&(start, bytes)| {
         let gone = host::unregister(std::ptr::with_exposed_provenance_mut(start)).is_ok();
         if gone {
-            shadow::unpinned(bytes);
+            pinning::count_gone(bytes);
         }
         !gone
     });

@@ -6,7 +6,7 @@ use super::pressure::{self, Wish};
 use super::regions::Region;
 use super::streaming::{StreamedUnit, ring_of};
 use super::world::{UnitState, World, world};
-use super::{gate, learn, limit, open, overflow, pools, replan, switch, verify};
+use super::{gate, learn, limit, open, overflow, peers, pools, replan, switch, verify};
 use flextensor_core::units::UnitId;
 
 use crate::account::{self, blocks, handles};
@@ -104,7 +104,7 @@ pub(crate) fn free(address: u64) -> Option<CUresult> {
     };
     // The driver's own free waits for work that may use the memory; programs rely on it. What cannot be waited for stays mapped: in a capture, after a
     // fault of the GPU, or when the driver has gone, the program gets the error that the driver's own free would give.
-    if let Err(error) = context::with_current(region.context, context::synchronize) {
+    if let Err(error) = context::with_current(region.context, || peers::wait_for_users(region.device)) {
         log::debug!("waiting for the users of {:#x} failed: {error}", region.base);
         return Some(error.into());
     }

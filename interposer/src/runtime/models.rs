@@ -11,11 +11,12 @@ use super::arena::PAGE;
 use super::grouping::{self, Grouped};
 use super::measure::Measure;
 use super::replan::{Current, Observation};
-use super::world::{Unit, UnitState, World, world};
-use super::{evidence, hosted, shadow, touched};
+use super::world::{Member, Unit, UnitState, World, world};
+use super::{evidence, host_memory, hosted, outside, pinning, switch, touched};
 use crate::ffi::context::{self, Context};
 use crate::ffi::device;
 use crate::ffi::stream::Stream;
+use crate::log;
 
 /// The weight may be streamed.
 pub(crate) const MAY_STREAM: u32 = 1;
@@ -154,9 +155,9 @@ pub(crate) fn end(id: ModelId) -> bool {
     model.phase = phase;
     let named = std::mem::take(&mut model.named);
     let Grouped { units, fixed_bytes } = grouping::group(&mut world, id, &named);
+    let place = place_of(&world, id, &units);
+    let units = place.map_or(BTreeSet::new(), |(device, _)| leave_other_devices(&mut world, units, device));
     let held = held_units(&world, id, &units, &named);
-    let place =
-        units.iter().next().and_then(|&unit| world.unit(unit)).map(|unit| (unit.device, unit.context));
     if let Some(model) = world.models.get_mut(&id) {
         model.units = units.into_iter().collect();
         model.fixed_bytes = fixed_bytes;
@@ -168,7 +169,34 @@ pub(crate) fn end(id: ModelId) -> bool {
     }
     note_lent(&mut world, id);
     prepare_host_memory(&world, id);
+    if let Some(model) = world.models.get(&id) {
+        let total = device::total_memory(model.device).map_or(0, |bytes| bytes as u64);
+        outside::say(model.device, total, &model.named);
+    }
     true
+}
+
+/// Where the model is placed: the device on which it was begun, if it has weights there, else that of its first ones.
+fn place_of(world: &World, id: ModelId, units: &BTreeSet<UnitId>) -> Option<(i32, Context)> {
+    let begun_on = world.models.get(&id)?.device;
+    let places = || units.iter().filter_map(|&unit| world.unit(unit)).map(|unit| (unit.device, unit.context));
+    places().find(|&(device, _)| device == begun_on).or_else(|| places().next())
+}
+
+/// A model is placed on one device: those of its units that lie on others stay as they are, unless another model places them. Returns its own.
+fn leave_other_devices(world: &mut World, units: BTreeSet<UnitId>, device: i32) -> BTreeSet<UnitId> {
+    let is_here = |id: &UnitId| world.unit(*id).is_some_and(|unit| unit.device == device);
+    let (here, elsewhere): (BTreeSet<_>, BTreeSet<_>) = units.into_iter().partition(is_here);
+    let mine = |members: &[Member]| members.windows(2).all(|pair| pair[0].model == pair[1].model);
+    let left: Vec<UnitId> =
+        elsewhere.into_iter().filter(|&id| world.unit(id).is_some_and(|unit| mine(&unit.members))).collect();
+    if !left.is_empty() {
+        log::warning!(
+            "weights of one model lie on several GPUs: those that are not on GPU {device} stay; name a model for each GPU"
+        );
+        switch::settle_units(world, &left);
+    }
+    here
 }
 
 /// Learning takes a few passes: time enough to fault in the host memory that the plan will want.
@@ -185,9 +213,9 @@ fn prepare_host_memory(world: &World, id: ModelId) {
     let wanted = wanted.saturating_sub(hosted::weight_bytes(world, model.device));
     let allowed = |available: u64| {
         let limit = super::config().host_mem_limit_for(available);
-        wanted < available && limit.is_none_or(|limit| wanted + shadow::pinned_bytes() <= limit)
+        wanted < available && limit.is_none_or(|limit| wanted + pinning::taken_bytes() <= limit)
     };
-    if wanted > 0 && shadow::available_bytes().is_some_and(allowed) {
+    if wanted > 0 && host_memory::available().is_some_and(|available| allowed(available.bytes)) {
         touched::prepare(wanted);
         evidence::begin(world, id);
     }

@@ -11,9 +11,10 @@ use super::arena::{Arena, Meaning, PAGE};
 use super::regions::Region;
 use super::streaming::MAX_DEVICES;
 use super::world::{World, world};
-use super::{config, hosted, limit, pressure, python, shadow, touched};
+use super::{config, host_memory, hosted, limit, pinning, pressure, python, touched};
 use crate::ffi::context::{self, Context};
 use crate::ffi::device;
+use crate::ffi::peer;
 use crate::ffi::result::CudaResult;
 use crate::ffi::types::CUresult;
 use crate::ffi::vmm::{self, Handle};
@@ -162,7 +163,14 @@ fn enter(arena: &Arena, region: Region) -> u64 {
         say(&region);
         arena.set_meaning(base, region.pages(), Meaning::InHost);
     }
-    world().regions.insert(base, region);
+    let mut world = world();
+    // The program may have let another device reach this one's memory meanwhile.
+    if peer::reached_by(region.device) != region.open_to
+        && let Err(error) = vmm::allow(base, (region.pages() * PAGE) as usize, region.device)
+    {
+        log::warning!("memory at {base:#x} could not be opened to other GPUs: {error}");
+    }
+    world.regions.insert(base, region);
     base
 }
 
@@ -186,10 +194,10 @@ fn in_host(arena: &Arena, bytes: u64, device: i32, context: Context) -> Option<C
 
 /// Whether the machine, and the user, leave so much host memory.
 pub(super) fn host_has_room(bytes: u64) -> bool {
-    let available = shadow::available_bytes();
-    let taken = shadow::pinned_bytes() + host_bytes();
-    let limit = config().host_mem_limit_for(available.unwrap_or(u64::MAX));
-    let room = available.is_none_or(|available| bytes <= available)
+    let available = host_memory::available();
+    let taken = pinning::taken_bytes() + host_bytes();
+    let limit = config().host_mem_limit_for(available.as_ref().map_or(u64::MAX, |available| available.bytes));
+    let room = available.as_ref().is_none_or(|available| bytes <= available.bytes)
         && limit.is_none_or(|limit| taken + bytes <= limit);
     if !room {
         static SAID: AtomicBool = AtomicBool::new(false);
@@ -197,7 +205,7 @@ pub(super) fn host_has_room(bytes: u64) -> bool {
             log::warning!(
                 "an allocation of {} gets no host memory in place of GPU memory: host memory has {} available and {} taken, host_mem_limit allows {}",
                 Bytes(bytes),
-                available.map_or("an unknown amount".to_owned(), |bytes| Bytes(bytes).to_string()),
+                available.map_or("an unknown amount".to_owned(), |available| available.to_string()),
                 Bytes(taken),
                 limit.map_or("all".to_owned(), |bytes| Bytes(bytes).to_string())
             );

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::ffi::context::Context;
+use crate::ffi::peer;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::types::CUresult;
 use crate::ffi::vmm::{self, Handle};
@@ -28,6 +29,8 @@ pub(crate) struct Region {
     pub(crate) views: Vec<(u64, u64)>,
     /// Addresses of pages on which something must stay, whatever unit comes to lie there, with the reason.
     pub(crate) kept: BTreeMap<u64, StayReason>,
+    /// Other devices that it was opened to when it was made, as bits.
+    pub(crate) open_to: u64,
     /// A launch in a forward showed it while it lay in host memory, and nobody had named it.
     pub(crate) shown: bool,
 }
@@ -73,6 +76,7 @@ impl Region {
             handles,
             views: Vec::new(),
             kept: BTreeMap::new(),
+            open_to: peer::reached_by(device),
             shown: false,
         };
         match region.map_all(count, next) {

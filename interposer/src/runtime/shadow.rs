@@ -5,31 +5,16 @@
 #![expect(unsafe_code, reason = "maps, touches and registers memory")]
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use super::arena::{PAGE, arena};
 use super::leftover::{self, Pinned};
 use super::overflow::release;
+use super::pinning::{self, CHUNK, Pinning};
 use super::touched::{self, Touched};
 use super::views::{self, Opened};
-use crate::ffi::host;
 use crate::ffi::vmm::Handle;
-
-/// Longest registration: a longer one holds the driver's locks for long, and stalls launches.
-const CHUNK: u64 = 1 << 30;
-
-static PINNED: AtomicU64 = AtomicU64::new(0);
-
-/// Pinned host bytes of this process that are ours.
-pub(crate) fn pinned_bytes() -> u64 {
-    PINNED.load(Ordering::Relaxed)
-}
-
-/// So many of them are not pinned any more.
-pub(super) fn unpinned(bytes: u64) {
-    PINNED.fetch_sub(bytes, Ordering::Relaxed);
-}
 
 /// One unit's shadow.
 #[derive(Clone, Copy, Debug)]
@@ -45,8 +30,8 @@ pub(crate) struct Shadow {
     of_pages: Option<u64>,
     /// Bytes of a reservation in front of it, where it is registered memory behind one.
     opened: u64,
-    /// No copy crosses a multiple of this.
-    chunk: u64,
+    /// How the driver knows it; host pages are pinned by themselves.
+    pinning: Pinning,
 }
 
 impl Shadow {
@@ -56,7 +41,7 @@ impl Shadow {
         offset: u64,
         bytes: u64,
     ) -> impl Iterator<Item = (u64, u64, *const u8)> + use<> {
-        let (start, end, chunk) = (self.start, offset + bytes, self.chunk);
+        let (start, end, chunk) = (self.start, offset + bytes, self.pinning.chunk());
         let mut at = offset;
         std::iter::from_fn(move || {
             if at >= end {
@@ -78,7 +63,7 @@ impl Shadow {
     fn registered(start: usize, (bytes, behind): (u64, u64), view: Option<u64>) -> Self {
         let prefix = view.map_or(0, |view| start as u64 - view);
         let opened = if prefix == 0 { 0 } else { views::reserved_for(prefix) };
-        Self { start, bytes, behind, view, of_pages: None, opened, chunk: CHUNK }
+        Self { start, bytes, behind, view, of_pages: None, opened, pinning: Pinning::Pieces(CHUNK) }
     }
 
     /// Bytes of its memory.
@@ -97,12 +82,12 @@ impl Shadow {
     /// reach over several of them.
     pub(super) fn of_host_pages(reserved: u64, before: u64, pages: &[Handle], whole: bool) -> Self {
         let bytes = pages.len() as u64 * PAGE;
-        PINNED.fetch_add(bytes, Ordering::Relaxed);
+        pinning::count_pinned(bytes);
         let start = (reserved + before) as usize;
         let lent = pages.iter().map(|&page| (page, false)).collect();
         pages_of_shadows().insert(start, lent);
-        let chunk = if whole { CHUNK } else { PAGE };
-        Self { start, bytes, behind: 0, view: Some(reserved), of_pages: Some(before), opened: 0, chunk }
+        let pinning = Pinning::Pieces(if whole { CHUNK } else { PAGE });
+        Self { start, bytes, behind: 0, view: Some(reserved), of_pages: Some(before), opened: 0, pinning }
     }
 
     /// Those of these pages that it is made of are its own from now on; returns the others.
@@ -133,7 +118,7 @@ impl Shadow {
     }
 
     fn unmap_pages(&self, before: u64) {
-        PINNED.fetch_sub(self.bytes, Ordering::Relaxed);
+        pinning::count_gone(self.bytes);
         let start = self.start as u64;
         let pages = pages_of_shadows().remove(&self.start).unwrap_or_default();
         leftover::unmap(start, self.bytes);
@@ -186,12 +171,13 @@ impl Wanted {
     }
 }
 
-/// Makes pinned, touched shadows for all units, or nothing; out of memory that was touched ahead as far as there is any.
+/// Makes touched shadows for all units, or nothing; out of memory that was touched ahead as far as there is any. They are pinned as far as the driver does that; what
+/// it does not pin has no view, since kernels cannot read it.
 ///
 /// # Errors
 /// A sentence that names what was refused, and how many bytes were asked for.
 pub(super) fn make(wanted: &[Wanted], ahead: Touched) -> Result<Vec<Shadow>, String> {
-    let mut made = Made { shadows: Vec::with_capacity(wanted.len()), pinned: Vec::new() };
+    let mut made = Made { shadows: Vec::with_capacity(wanted.len()), pinned: 0 };
     // All prefixes get their addresses before anything is pinned: next to pinned memory the driver may refuse them.
     let opened: Vec<_> = wanted.iter().map(|want| views::open(want.prefix * PAGE, want.all())).collect();
     let mut opened = opened.into_iter();
@@ -203,17 +189,14 @@ pub(super) fn make(wanted: &[Wanted], ahead: Touched) -> Result<Vec<Shadow>, Str
         made.shadows.push(placed?);
     }
     fault_in(&made.shadows, ahead);
-    for shadow in made.shadows.clone() {
-        for (_, bytes, start) in shadow.pieces(0, shadow.all()) {
-            // SAFETY: the memory is ours and stays mapped until it is unregistered or the process ends.
-            unsafe { host::register(start.cast_mut(), bytes as usize) }.map_err(|error| {
-                format!("pinning {} MiB of host memory was refused: {error}", bytes >> 20)
-            })?;
-            made.pinned.push((start.expose_provenance(), bytes));
-            PINNED.fetch_add(bytes, Ordering::Relaxed);
+    for shadow in &mut made.shadows {
+        // SAFETY: the memory is ours and stays mapped until it is unregistered or the process ends.
+        shadow.pinning = unsafe { pinning::pin(shadow.start, shadow.all()) };
+        if shadow.pinning == Pinning::Pageable {
+            shadow.view = None;
         }
+        made.pinned += 1;
     }
-    made.pinned.clear();
     Ok(std::mem::take(&mut made.shadows))
 }
 
@@ -224,8 +207,7 @@ pub(crate) fn give_back(shadows: Vec<Shadow>) {
     for shadow in of_pages {
         shadow.unmap_pages(shadow.of_pages.unwrap_or(0));
     }
-    let pieces = shadows.iter().flat_map(|shadow| shadow.pieces(0, shadow.all()));
-    let pinned = pieces.map(|(_, bytes, start)| (start.expose_provenance(), bytes)).collect();
+    let pinned = shadows.len();
     drop(Made { shadows, pinned });
     leftover::try_again(arena());
 }
@@ -233,16 +215,19 @@ pub(crate) fn give_back(shadows: Vec<Shadow>) {
 /// Shadows under construction: undone when dropped.
 struct Made {
     shadows: Vec<Shadow>,
-    pinned: Vec<(usize, u64)>,
+    /// The first so many have been pinned, as far as that went.
+    pinned: usize,
 }
 
 impl Drop for Made {
     fn drop(&mut self) {
-        for shadow in &self.shadows {
+        for (at, shadow) in self.shadows.iter().enumerate() {
             let memory = (shadow.start, shadow.all());
-            let lies_in =
-                |&&(start, _): &&(usize, u64)| (memory.0..memory.0 + memory.1 as usize).contains(&start);
-            let pieces = self.pinned.iter().filter(lies_in).copied().collect();
+            let pieces = if at < self.pinned {
+                pinning::registrations(shadow.start, shadow.all(), shadow.pinning)
+            } else {
+                Vec::new()
+            };
             leftover::unpin(Pinned { memory, pieces });
             if shadow.opened > 0 {
                 // Refused while a view's beginning is still mapped.
@@ -308,42 +293,9 @@ fn fault_in(shadows: &[Shadow], mut touched: Touched) {
     });
 }
 
-/// Host bytes that may be taken: what the kernel says is available, and what the control group leaves (files in memory make room), less a twentieth.
-pub(crate) fn available_bytes() -> Option<u64> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let kib = |key: &str| {
-        meminfo
-            .lines()
-            .find_map(|l| l.strip_prefix(key)?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
-    };
-    let mut available = kib("MemAvailable:")? << 10;
-    let read = |name: &str| {
-        std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok()
-    };
-    if let (Some(max), Some(current)) = (read("memory.max"), read("memory.current")) {
-        let stat = std::fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
-        available = available.min(max.saturating_sub(current.saturating_sub(bytes_of_files(&stat))));
-    }
-    Some(available / 20 * 19)
-}
-
-/// Bytes that a control group's `memory.stat` says files have in memory: the kernel drops them when memory is wanted.
-fn bytes_of_files(stat: &str) -> u64 {
-    let value = |line: &str| {
-        let (key, bytes) = line.split_once(' ')?;
-        matches!(key, "inactive_file" | "active_file").then(|| bytes.trim().parse::<u64>().ok())?
-    };
-    stat.lines().filter_map(value).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn files_in_memory_count_as_room() {
-        assert_eq!(bytes_of_files("anon 700\nfile 90\ninactive_file 40\nactive_file 2\nshmem 8\n"), 42);
-    }
 
     #[test]
     fn no_piece_of_a_shadow_crosses_a_registration() {
@@ -351,11 +303,5 @@ mod tests {
         let pieces: Vec<_> =
             shadow.pieces(CHUNK - PAGE, CHUNK + 2 * PAGE).map(|(offset, bytes, _)| (offset, bytes)).collect();
         assert_eq!(pieces, [(CHUNK - PAGE, PAGE), (CHUNK, CHUNK), (2 * CHUNK, PAGE)]);
-    }
-
-    #[test]
-    fn what_is_available_is_less_than_the_machine_has() {
-        let available = available_bytes().expect("a Linux machine tells");
-        assert!(available > 0 && available < 1 << 50);
     }
 }

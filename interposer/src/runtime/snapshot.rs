@@ -12,7 +12,7 @@ use super::replan::Outlook;
 use super::streaming::{self, MAX_DEVICES, ring_of};
 use super::switch::{Decided, peak_gb_per_s};
 use super::world::{Unit, UnitState, World, world};
-use super::{check, evidence, hosted, learn, memory, overflow, passes, pressure, replan, shadow};
+use super::{check, evidence, hosted, learn, memory, overflow, passes, pinning, pressure, replan};
 use crate::account;
 use crate::outcome;
 use crate::selftest;
@@ -53,7 +53,8 @@ pub(crate) fn report() -> Value {
             "regions_bytes": memory::region_bytes(),
             "host_bytes": host_bytes,
             "host_regions_bytes": overflow::host_bytes(),
-            "pinned_bytes": shadow::pinned_bytes(),
+            "pinned_bytes": pinning::pinned_bytes(),
+            "pageable_bytes": pinning::pageable_bytes(),
             "process": process(),
         },
     })

@@ -18,8 +18,8 @@ use super::shadow::{self, Shadow, Wanted};
 use super::streaming::{Streaming, ring_of};
 use super::touched::{self, Touched};
 use super::world::{UnitState, World, world};
-use super::{early, gate, home, hosted, learn, overflow, rows, saved, views};
-use crate::ffi::{context, device};
+use super::{early, gate, home, host_memory, hosted, learn, overflow, peers, pinning, rows, saved, views};
+use crate::ffi::device;
 use crate::log;
 
 /// What was decided for a device, for the report.
@@ -274,7 +274,7 @@ fn leave_host_memory(request: &Request) {
         Err(why) => return log::info!("weights stay in host memory: {why}"),
     };
     let mut none_left = Vec::new();
-    match context::synchronize() {
+    match peers::wait_for_users(request.device) {
         Ok(()) => home::settle(&mut world(), request, &mut none_left),
         Err(error) => log::info!("weights stay in host memory: waiting for the GPU failed: {error}"),
     }
@@ -399,16 +399,15 @@ fn moves_of(request: &Request, plan: &Plan) -> Vec<Move> {
 /// `ahead`: bytes that were taken for shadows before.
 pub(super) fn check_host_memory(bytes: u64, ahead: u64) -> Result<(), String> {
     let config = super::config();
-    let available = shadow::available_bytes().map(|available| available.saturating_add(ahead));
-    if let Some(available) = available.filter(|&available| available < bytes) {
-        return Err(format!(
-            "shadows need {} of host memory, and {} are available",
-            Bytes(bytes),
-            Bytes(available)
-        ));
+    let mut available = host_memory::available();
+    if let Some(available) = &mut available {
+        available.bytes = available.bytes.saturating_add(ahead);
     }
-    let limit = config.host_mem_limit_for(available.unwrap_or(u64::MAX));
-    match limit.filter(|&limit| limit < bytes + shadow::pinned_bytes() + overflow::host_bytes()) {
+    if let Some(available) = available.as_ref().filter(|available| available.bytes < bytes) {
+        return Err(format!("shadows need {} of host memory, and there are {available}", Bytes(bytes)));
+    }
+    let limit = config.host_mem_limit_for(available.map_or(u64::MAX, |available| available.bytes));
+    match limit.filter(|&limit| limit < bytes + pinning::taken_bytes() + overflow::host_bytes()) {
         Some(limit) => Err(format!(
             "shadows need {} of host memory, and host_mem_limit allows {}",
             Bytes(bytes),

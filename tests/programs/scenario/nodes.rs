@@ -1,5 +1,5 @@
 //! Stories of graphs whose nodes are made or changed by hand: nothing is captured, so only the call that makes the node shows the weight.
-//! `a node: KIND by WAY`; kinds and ways are listed in `Kind` and `Way`.
+//! `a node: KIND by WAY`; kinds and ways are listed in `Kind` and `Way`. And one of a call that makes many copies, which no capture takes.
 
 use super::Told;
 use super::scene::{Scene, Weight};
@@ -39,6 +39,9 @@ enum Way {
 }
 
 pub(crate) fn tell(story: &str) -> Option<Told> {
+    if story == "a batch of copies" {
+        return Some(a_batch_of_copies());
+    }
     let (kind, way) = story.strip_prefix("a node: ")?.split_once(" by ")?;
     let kind = match kind {
         "kernel" => Kind::Kernel,
@@ -57,6 +60,34 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         _ => return None,
     };
     Some(a_node(kind, way))
+}
+
+/// Parts of two weights, read by one call on a stream; then the same while the stream captures. Says what the driver answers to that.
+fn a_batch_of_copies() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let beside = [scene.gpu.alloc(BESIDE)?, scene.gpu.alloc(BESIDE)?];
+    let read = [scene.weights[1], scene.weights[4]];
+    let batch = || {
+        let (mut targets, mut sources, mut sizes) = (beside, read.map(|weight| weight.address), [BESIDE; 2]);
+        let (targets, sources, sizes) = (targets.as_mut_ptr(), sources.as_mut_ptr(), sizes.as_mut_ptr());
+        let none = std::ptr::null_mut();
+        scene.gpu.driver.copy_batch(targets, sources, sizes, 2, none, std::ptr::null_mut(), 0, scene.main)
+    };
+    let mut wrong = 0;
+    for _ in 0..3 {
+        scene.pass()?;
+        check("cuMemcpyBatchAsync", batch())?;
+        scene.synchronize()?;
+        for (address, weight) in beside.into_iter().zip(read) {
+            wrong += pattern::mismatches(weight.seed, &scene.gpu.download(address, BESIDE)?) as u64;
+        }
+    }
+    check("cuStreamBeginCapture", scene.gpu.driver.begin_capture(scene.main, 0))?;
+    super::say("in a capture", u64::from(batch()));
+    let mut graph = 0;
+    super::say("the capture", u64::from(scene.gpu.driver.end_capture(scene.main, &mut graph)));
+    scene.pass()?;
+    Ok(wrong + scene.finish()?)
 }
 
 /// The graph is launched between passes that take the pages of everything that streams.

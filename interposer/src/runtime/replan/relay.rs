@@ -10,9 +10,8 @@ use super::super::shadow::Shadow;
 use super::super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::super::verify::Ledger;
 use super::super::world::{UnitState, World, world};
-use super::super::{graphs, leftover, passes, views};
+use super::super::{graphs, leftover, passes, peers, views};
 use super::placing::{Prepared, Target, Why};
-use crate::ffi::context;
 use crate::ffi::copy;
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::{self, Stream};
@@ -106,7 +105,7 @@ pub(super) fn is_calm(world: &World, device: i32) -> bool {
 /// Afterwards nobody uses the ring, and every shadow holds the truth.
 fn settle(ring: &mut Streaming, prepared: &Prepared) -> CudaResult<()> {
     ring.usable()?;
-    context::synchronize()?;
+    peers::wait_for_users(ring.device)?;
     for target in prepared.targets.iter().filter(|target| target.before > 0) {
         if !ring.evict(target.id)? {
             return Err(crate::ffi::result::CudaError(crate::ffi::types::CUresult::CUDA_ERROR_NOT_READY));

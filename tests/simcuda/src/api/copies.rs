@@ -102,7 +102,7 @@ pub(crate) fn job(parts: &[(u64, u64, u64)], asynchronous: bool) -> Result<CopyJ
         direction = way;
     }
     let torn = direction == Direction::DeviceToHost && is_torn_reader();
-    Ok(CopyJob { rows, direction, asynchronous, staging: None, torn })
+    Ok(CopyJob { rows, direction, asynchronous, staging: None, torn, by_owners: false })
 }
 
 /// Whether the calling thread has one of the names that were said to read what others may be writing.
@@ -125,7 +125,15 @@ fn pageable(end: End) -> bool {
 
 /// Queues a copy and waits where the driver waits.
 fn copy(stream: &Arc<Stream>, parts: &[(u64, u64, u64)], asynchronous: bool) -> Done {
-    let mut job = job(parts, asynchronous)?;
+    submit(stream, job(parts, asynchronous)?, asynchronous)
+}
+
+/// The same between two contexts.
+fn copy_between(stream: &Arc<Stream>, part: (u64, u64, u64), asynchronous: bool) -> Done {
+    submit(stream, CopyJob { by_owners: true, ..job(&[part], asynchronous)? }, asynchronous)
+}
+
+fn submit(stream: &Arc<Stream>, mut job: CopyJob, asynchronous: bool) -> Done {
     if job.rows.is_empty() {
         return Ok(());
     }
@@ -157,11 +165,13 @@ fn copy_later(null: NullStream, target: u64, source: u64, bytes: usize, stream: 
 }
 
 fn peer_now(null: NullStream, target: u64, _: u64, source: u64, _: u64, bytes: usize) -> Done {
-    copy_now(null, target, source, bytes)
+    let stream = stream_of(null, 0)?;
+    capture::unsafe_call()?;
+    copy_between(&stream, (target, source, bytes as u64), false)
 }
 
 fn peer_later(null: NullStream, target: u64, _: u64, source: u64, _: u64, bytes: usize, stream: u64) -> Done {
-    copy_later(null, target, source, bytes, stream)
+    copy_between(&stream_of(null, stream)?, (target, source, bytes as u64), true)
 }
 
 /// The base address of one side of a pitched copy.

@@ -53,6 +53,8 @@ pub(crate) struct CopyJob {
     pub(crate) staging: Option<Vec<u8>>,
     /// Whoever asked expects bytes that are half old and half new, and takes no harm of them.
     pub(crate) torn: bool,
+    /// It names the contexts of both ends, so that each is reached by its owner.
+    pub(crate) by_owners: bool,
 }
 
 static H2D: [Mutex<()>; DEVICES] = [const { Mutex::new(()) }; DEVICES];
@@ -106,7 +108,7 @@ impl CopyJob {
             let mut at = 0;
             while at < row.bytes {
                 let length = piece.min(row.bytes - at);
-                access::copy(device, row.target, row.source, at, length)?;
+                access::copy((device, self.by_owners), row.target, row.source, at, length)?;
                 at += length;
                 moved += length;
                 if speed > 0 {

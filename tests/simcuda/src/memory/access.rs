@@ -124,26 +124,28 @@ impl End {
     fn check(
         self,
         view: &space::View,
-        device: usize,
+        (device, by_owners): (usize, bool),
         at: u64,
         bytes: u64,
         writes: bool,
     ) -> Result<(), Denied> {
         match self {
-            Self::Mapped(address) => view.allowed(device, address + at, bytes, writes),
+            Self::Mapped(address) => {
+                view.allowed(view.copier(device, address, by_owners), address + at, bytes, writes)
+            }
             Self::Pageable(_) => Ok(()),
         }
     }
 }
 
-/// Copies `bytes` from `source` to `target`, starting `at` bytes into both.
-pub(crate) fn copy(device: usize, target: End, source: End, at: u64, bytes: u64) -> Result<(), Denied> {
+/// Copies `bytes` from `source` to `target`, starting `at` bytes into both. `who`: the device that copies, and whether each end is reached by its owner.
+pub(crate) fn copy(who: (usize, bool), target: End, source: End, at: u64, bytes: u64) -> Result<(), Denied> {
     let mut done = at;
     while done < at + bytes {
         let length = STRETCH.min(at + bytes - done);
         let view = space::view();
-        source.check(&view, device, done, length, false)?;
-        target.check(&view, device, done, length, true)?;
+        source.check(&view, who, done, length, false)?;
+        target.check(&view, who, done, length, true)?;
         let from = (source.address() + done) as *const u8;
         let to = (target.address() + done) as *mut u8;
         // SAFETY: both ends are mapped with access while `view` lives, or are host memory that the caller of the driver

@@ -354,6 +354,18 @@ impl Space {
         HostKind::Pageable
     }
 
+    /// The device whose access counts when `device` copies from or to an address: plain allocations are copied between devices whatever peers were
+    /// enabled, mappings are only where the copy names both contexts (`by_owners`).
+    pub(crate) fn copier(&self, device: usize, address: u64, by_owners: bool) -> usize {
+        match self.mapping(address) {
+            Some((_, mapping)) if by_owners || mapping.allocation.is_some() => match mapping.object.place {
+                Place::Device(owner) => owner,
+                Place::Host => device,
+            },
+            _ => device,
+        }
+    }
+
     /// Checks that a device may reach a range.
     pub(crate) fn allowed(
         &self,

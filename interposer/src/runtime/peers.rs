@@ -1,0 +1,125 @@
+//! Several devices in one process: memory of ours is open to the devices that the program lets reach it, is taken apart only when these have done with it, and is
+//! copied between devices as the driver's own would be.
+
+use std::sync::{Mutex, MutexGuard};
+
+use super::arena::{Arena, PAGE, arena};
+use super::gate;
+use super::world::world;
+use crate::account;
+use crate::ffi::context::{self, Context};
+use crate::ffi::pointer;
+use crate::ffi::result::CudaResult;
+use crate::ffi::stream::Stream;
+use crate::ffi::types::CUresult;
+use crate::ffi::{peer, vmm};
+use crate::log;
+
+/// Contexts that reach another device's memory, with their own device and the other.
+static REACHING: Mutex<Vec<(Context, i32, i32)>> = Mutex::new(Vec::new());
+
+fn reaching() -> MutexGuard<'static, Vec<(Context, i32, i32)>> {
+    REACHING.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The program lets the current context reach memory of another one's device: what is mapped there is opened to it too.
+pub(crate) fn opened(to: Context) {
+    let (Ok(mine), Ok(reader)) = (context::current(), context::device()) else { return };
+    let Ok(owner) = context::with_current(to, context::device) else { return };
+    if reader == owner {
+        return;
+    }
+    let entry = (mine, reader, owner);
+    {
+        let mut reaching = reaching();
+        if !reaching.contains(&entry) {
+            reaching.push(entry);
+        }
+    }
+    let _closed = gate::close();
+    let world = world();
+    if !peer::set(reader, owner, true) {
+        return;
+    }
+    for region in world.regions.values().filter(|region| region.device == owner) {
+        let bytes = (region.pages() * PAGE) as usize;
+        if let Err(error) = vmm::allow(region.base, bytes, owner) {
+            log::warning!("memory of GPU {owner} could not be opened to GPU {reader}: {error}");
+        }
+    }
+}
+
+/// The current context no longer reaches the other one's memory. What is open to it stays open: nothing is lost by that.
+pub(crate) fn shut(to: Context) {
+    let (Ok(mine), Ok(reader)) = (context::current(), context::device()) else { return };
+    let Ok(owner) = context::with_current(to, context::device) else { return };
+    let mut reaching = reaching();
+    reaching.retain(|&entry| entry != (mine, reader, owner));
+    if !reaching.iter().any(|&(_, who, whose)| (who, whose) == (reader, owner)) {
+        peer::set(reader, owner, false);
+    }
+}
+
+/// A context is gone, and reaches nothing any more.
+pub(super) fn forget_context(context: Context) {
+    let mut reaching = reaching();
+    let (gone, left): (Vec<_>, Vec<_>) = reaching.drain(..).partition(|&(mine, ..)| mine == context);
+    for (_, reader, owner) in gone {
+        if !left.iter().any(|&(_, who, whose)| (who, whose) == (reader, owner)) {
+            peer::set(reader, owner, false);
+        }
+    }
+    *reaching = left;
+}
+
+/// Waits for everything that may use memory of the device: in the current context, which is of it, and in those that reach it.
+pub(super) fn wait_for_users(device: i32) -> CudaResult<()> {
+    context::synchronize()?;
+    if peer::reached_by(device) == 0 {
+        return Ok(());
+    }
+    let others: Vec<Context> =
+        reaching().iter().filter(|(.., owner)| *owner == device).map(|&(context, ..)| context).collect();
+    others.into_iter().try_for_each(|other| context::with_current(other, context::synchronize))
+}
+
+/// A copy between any two addresses that `issue` would make, where both are of devices and one is ours: made as a copy between two contexts if the current device
+/// does not reach both. The driver does as much for memory of its own.
+pub(crate) fn copy(
+    (dst, src): (u64, u64),
+    bytes: usize,
+    stream: Stream,
+    issue: impl FnOnce() -> CUresult,
+) -> CUresult {
+    if account::has_one_device() {
+        return issue();
+    }
+    let Some(arena) = arena().filter(|arena| arena.contains(dst) || arena.contains(src)) else {
+        return issue();
+    };
+    match (place(arena, dst), place(arena, src)) {
+        (Some(to), Some(from)) if !reaches_both(to.0, from.0) => {
+            between((dst, to.1), (src, from.1), bytes, stream)
+        }
+        _ => issue(),
+    }
+}
+
+fn reaches_both(one: i32, other: i32) -> bool {
+    let Ok(here) = context::device() else { return true };
+    [one, other].into_iter().all(|device| device == here || peer::reached_by(device) >> here & 1 != 0)
+}
+
+/// The device and the context that memory belongs to; none for host memory.
+fn place(arena: &Arena, address: u64) -> Option<(i32, Context)> {
+    if arena.contains(address) {
+        return world().region_of(address).map(|region| (region.device, region.context));
+    }
+    pointer::owner(address)
+}
+
+#[expect(unsafe_code, reason = "names the contexts of memory that the program copies")]
+fn between(to: (u64, Context), from: (u64, Context), bytes: usize, stream: Stream) -> CUresult {
+    // SAFETY: both contexts hold memory that is there, so that they are alive.
+    unsafe { peer::copy_async(to, from, bytes, stream) }
+}

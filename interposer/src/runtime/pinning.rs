@@ -1,0 +1,151 @@
+//! Pins host memory as far as the driver does: whole, else in small pieces, else not at all; then it is copied as the program's own pageable memory is, right and slow.
+
+#![expect(unsafe_code, reason = "registers memory")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use flextensor_core::units::Bytes;
+
+use crate::ffi::host;
+use crate::ffi::result::CudaError;
+use crate::log;
+
+/// Longest registration: a longer one holds the driver's locks for long, and stalls launches.
+pub(super) const CHUNK: u64 = 1 << 30;
+
+/// Where a long one is refused, by a driver that has no room for it in one piece.
+const SMALL_CHUNK: u64 = 64 << 20;
+
+static PINNED: AtomicU64 = AtomicU64::new(0);
+static PAGEABLE: AtomicU64 = AtomicU64::new(0);
+
+/// Small pieces were refused too, and nothing has been given back since: the driver has no room for any.
+static EXHAUSTED: AtomicBool = AtomicBool::new(false);
+
+/// Pinned host bytes of this process that are ours.
+pub(crate) fn pinned_bytes() -> u64 {
+    PINNED.load(Ordering::Relaxed)
+}
+
+/// Host bytes of this process that are ours, and that the driver refused to pin.
+pub(crate) fn pageable_bytes() -> u64 {
+    PAGEABLE.load(Ordering::Relaxed)
+}
+
+/// Host bytes of this process that are ours and stand in for GPU memory, pinned or not.
+pub(super) fn taken_bytes() -> u64 {
+    pinned_bytes() + pageable_bytes()
+}
+
+/// Bytes that the driver pinned by itself.
+pub(super) fn count_pinned(bytes: u64) {
+    PINNED.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// They are gone, and the driver has room for as many.
+pub(super) fn count_gone(bytes: u64) {
+    PINNED.fetch_sub(bytes, Ordering::Relaxed);
+    EXHAUSTED.store(false, Ordering::Relaxed);
+}
+
+/// How a range of host memory is known to the driver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pinning {
+    /// In registrations of this many bytes: no copy crosses a multiple of it.
+    Pieces(u64),
+    /// Not at all.
+    Pageable,
+}
+
+impl Pinning {
+    /// No copy crosses a multiple of this.
+    pub(super) fn chunk(self) -> u64 {
+        match self {
+            Pinning::Pieces(chunk) => chunk,
+            Pinning::Pageable => CHUNK,
+        }
+    }
+}
+
+/// Pins `bytes` of memory at `start`, as far as the driver does.
+///
+/// # Safety
+/// The range is mapped, writable memory that stays mapped until its [`registrations`] are undone.
+pub(super) unsafe fn pin(start: usize, bytes: u64) -> Pinning {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let mut refused = None;
+    for chunk in [CHUNK, SMALL_CHUNK] {
+        if EXHAUSTED.load(Ordering::Relaxed) {
+            break;
+        }
+        // SAFETY: the caller's promise.
+        match unsafe { pin_in(start, bytes, chunk) } {
+            Ok(()) => return Pinning::Pieces(chunk),
+            Err(error) => refused = Some(error),
+        }
+    }
+    EXHAUSTED.store(true, Ordering::Relaxed);
+    if let Some((piece, error)) = refused
+        && !SAID.swap(true, Ordering::Relaxed)
+    {
+        log::warning!(
+            "pinning {} of host memory was refused ({error}), with {} pinned: what is streamed beyond that is copied from pageable memory, several times slower",
+            Bytes(piece),
+            Bytes(pinned_bytes())
+        );
+    }
+    PAGEABLE.fetch_add(bytes, Ordering::Relaxed);
+    Pinning::Pageable
+}
+
+/// All pieces, or none and the bytes of the one that was refused.
+///
+/// # Safety
+/// As [`pin`].
+unsafe fn pin_in(start: usize, bytes: u64, chunk: u64) -> Result<(), (u64, CudaError)> {
+    for (at, piece) in pieces(bytes, chunk) {
+        let address = std::ptr::with_exposed_provenance_mut(start + at as usize);
+        // SAFETY: the caller's promise.
+        if let Err(error) = unsafe { host::register(address, piece as usize) } {
+            for (before, bytes) in pieces(at, chunk) {
+                // What the driver does not give up now it gives up when the process ends.
+                if host::unregister(std::ptr::with_exposed_provenance_mut(start + before as usize)).is_ok() {
+                    count_gone(bytes);
+                }
+            }
+            return Err((piece, error));
+        }
+        count_pinned(piece);
+    }
+    Ok(())
+}
+
+/// The registrations of a range that was pinned so, as (address, bytes): whoever gives the memory back undoes them. It does not count as pageable any more.
+pub(super) fn registrations(start: usize, bytes: u64, how: Pinning) -> Vec<(usize, u64)> {
+    match how {
+        Pinning::Pieces(chunk) => {
+            pieces(bytes, chunk).map(|(at, piece)| (start + at as usize, piece)).collect()
+        }
+        Pinning::Pageable => {
+            PAGEABLE.fetch_sub(bytes, Ordering::Relaxed);
+            Vec::new()
+        }
+    }
+}
+
+/// Offset and bytes of each registration.
+fn pieces(bytes: u64, chunk: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..bytes).step_by(chunk as usize).map(move |at| (at, chunk.min(bytes - at)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registrations_cover_everything_once() {
+        let all: Vec<_> = pieces(2 * SMALL_CHUNK + 5, SMALL_CHUNK).collect();
+        assert_eq!(all, [(0, SMALL_CHUNK), (SMALL_CHUNK, SMALL_CHUNK), (2 * SMALL_CHUNK, 5)]);
+        assert_eq!(pieces(0, CHUNK).count(), 0);
+    }
+}

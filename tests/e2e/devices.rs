@@ -1,0 +1,49 @@
+//! Several GPUs in one process: a model on each, memory that one lets the other reach, copies between them.
+
+use super::told::{BUDGET, said, streamed, told_well};
+use harness::Run;
+
+fn on_two(name: &str) -> Run {
+    streamed(name).sim("DEVICES", "2")
+}
+
+#[test]
+fn a_model_on_each_gpu_is_streamed_there_within_that_gpu_s_budget() {
+    let outcome = told_well(on_two("a model on each GPU"));
+    assert_eq!(said(&outcome, "plans"), 2, "{}", outcome.describe());
+    // A context counts as a sixty-fourth part; counters, arrays and pieces of the driver's are small.
+    let most = BUDGET + (1 << 30) / 64 + (64 << 10);
+    for device in 0..2 {
+        let held = said(&outcome, &format!("held by GPU {device}"));
+        assert!(held <= most, "GPU {device} holds {held} of {most}: {}", outcome.describe());
+    }
+}
+
+/// The hook of Python names a model for each GPU; who names one for both is told.
+#[test]
+fn a_model_that_is_named_over_two_gpus_is_right_on_both_and_its_weights_on_the_second_stay() {
+    let outcome = told_well(on_two("a model over two GPUs"));
+    let line = "weights of one model lie on several GPUs: those that are not on GPU 0 stay";
+    assert_eq!(outcome.stderr.matches(line).count(), 1, "{}", outcome.describe());
+}
+
+#[test]
+fn memory_is_open_to_a_gpu_that_the_program_lets_reach_it() {
+    told_well(on_two("another GPU reads weights"));
+}
+
+#[test]
+fn weights_move_when_the_kernels_of_other_gpus_that_read_them_have_ended() {
+    told_well(on_two("another GPU reads weights while they are learnt"));
+}
+
+#[test]
+fn memory_that_another_gpu_reads_is_there_until_it_has_read_it() {
+    told_well(on_two("freed while another GPU reads it"));
+}
+
+#[test]
+fn copies_between_gpus_need_no_peers() {
+    told_well(on_two("copies between GPUs"));
+    told_well(on_two("copies between GPUs that reach each other"));
+}
