@@ -49,6 +49,10 @@ class Mixed(program.Program):
         parser.add_argument("--decode-steps", type=int, default=DECODE_STEPS)
 
     def build(self, options):
+        import torch
+
+        # For one query on a cache that grows it is prepared anew at each length, and does not give the same bits twice.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         return llama.build_llama(options)
 
     def measure(self, model, options, passes):

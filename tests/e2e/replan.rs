@@ -72,6 +72,23 @@ fn four_threads_that_change_shapes_as_they_like_read_right_bytes() {
 /// Twelve pages stream through a ring of one or two; fifteen more come, in weights of five.
 const FOR_TWO: u64 = 16 << 20;
 
+/// A pipeline's decoder runs once for each image: the budget has to hold also before it has been learnt.
+#[test]
+fn weights_that_stream_leave_a_model_that_is_still_learnt_its_share_of_the_budget() {
+    let newcomer = |budget: u64| {
+        streamed("a second model that is not learnt")
+            .option("FT_MAX_GPU_MEM", budget.to_string())
+            // The second one's passes are those of DISCOVERY and PROFILING to the end.
+            .option("FT_PROFILING_ITERS", "3")
+    };
+    // Twelve pages in eight, and two more; then twelve in thirteen, all of which stay until the two come.
+    for (budget, streams) in [(16 << 20, true), (26 << 20, false)] {
+        let outcome = told_well(newcomer(budget));
+        assert_eq!(said(&outcome, "streamed before") > 0, streams, "{}", outcome.describe());
+        assert!(said(&outcome, "weights_gpu_bytes") <= budget, "{budget}: {}", outcome.describe());
+    }
+}
+
 fn second_model() -> Run {
     streamed("a larger second model").option("FT_MAX_GPU_MEM", FOR_TWO.to_string())
 }

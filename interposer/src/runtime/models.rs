@@ -12,7 +12,7 @@ use super::grouping::{self, Grouped};
 use super::measure::Measure;
 use super::replan::{Current, Observation};
 use super::world::{Member, Unit, UnitState, World, world};
-use super::{evidence, host_memory, hosted, outside, pinning, switch, touched};
+use super::{evidence, host_memory, hosted, outside, pinning, pressure, switch, touched};
 use crate::ffi::context::{self, Context};
 use crate::ffi::device;
 use crate::ffi::stream::Stream;
@@ -144,8 +144,18 @@ pub(crate) fn set_course(id: ModelId, settings: PhaseSettings, profile: ProfileS
     }
 }
 
-/// All weights are named: units are made, and DISCOVERY begins. False for an unknown or finished model.
+/// All weights are named: units are made, and DISCOVERY begins. Weights that stream already leave the newcomer its share of the budget. False for an unknown or
+/// finished model.
 pub(crate) fn end(id: ModelId) -> bool {
+    let named = end_naming(id);
+    let device = world().models.get(&id).map(|model| model.device);
+    if let Some(device) = device.filter(|_| named) {
+        pressure::hold_budget(device);
+    }
+    named
+}
+
+fn end_naming(id: ModelId) -> bool {
     let mut world = world();
     let Some(model) = world.models.get_mut(&id) else { return false };
     let (phase, commands) = step(model.phase, PhaseEvent::ModelReady { owners_known: true });

@@ -8,8 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 use flextensor_core::units::Bytes;
 
 use super::arena::PAGE;
-use super::streaming::MAX_DEVICES;
-use super::{graphs, home, limit, pools, replan, switch};
+use super::streaming::{MAX_DEVICES, ring_of};
+use super::world::world;
+use super::{graphs, home, hosted, limit, pools, replan, switch};
 use crate::account;
 use crate::ffi::context;
 use crate::ffi::result::{CudaError, CudaResult};
@@ -174,6 +175,42 @@ fn make_room(wish: Wish, again: bool) -> Result<(), String> {
         .or_else(|why| home::give_way(device, least, wanted).map_err(|other| format!("{why}; {other}")))?;
     note_demotion(device, given, wish);
     Ok(())
+}
+
+/// Another model came to a device with a plan in force, which may have used up the budget: what that plan keeps gives way, so that the budget holds while the newcomer
+/// is learnt. A plan for both follows when it has been. The calling thread holds no lock and is not inside the gate.
+pub(super) fn hold_budget(device: i32) {
+    let total = crate::ffi::device::total_memory(device).map_or(0, |bytes| bytes as u64);
+    let Some(budget) = super::config().max_gpu_mem_for(device.unsigned_abs(), total) else { return };
+    let over = || {
+        let world = world();
+        let ring = ring_of(device).as_ref().map_or(0, |ring| ring.ring_bytes());
+        let weights = world.private_weight_bytes(device).saturating_sub(hosted::weight_bytes(&world, device));
+        world
+            .decided
+            .contains_key(&device)
+            .then(|| (weights + ring).saturating_sub(budget))
+            .filter(|&over| over > 0)
+    };
+    if over().is_none() {
+        return;
+    }
+    let _only = switch::SWITCHING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let Some(over) = over() else { return };
+    let Some(there) = account::context_of(device) else { return };
+    match context::with_current(there, || Ok(replan::give_way(device, over, over))) {
+        Ok(Ok(bytes)) => {
+            log::info!("{} more of weights are streamed on GPU {device}: another model came", Bytes(bytes))
+        }
+        Ok(Err(why)) => log::info!(
+            "the budget of GPU {device} is exceeded by {} until another model has been learnt: {why}",
+            Bytes(over)
+        ),
+        Err(error) => log::info!(
+            "the budget of GPU {device} is exceeded by {}: its context is not to be had: {error}",
+            Bytes(over)
+        ),
+    }
 }
 
 /// Bytes that stay free besides what is asked for.

@@ -25,6 +25,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a second model of streamed weights" => a_second_model_of_streamed_weights(),
         "other kernels in another order, and no owners" => other_kernels_without_owners(),
         "changes under four threads" => changes_under_four_threads(),
+        "a second model that is not learnt" => a_second_model_that_is_not_learnt(),
         "a larger second model" => a_larger_second_model(),
         "a larger second model under four threads" => a_larger_second_model_under_four_threads(),
         "half of the weights from now on" => half_of_the_weights_from_now_on(),
@@ -277,6 +278,19 @@ fn say_calls(when: &str) {
 }
 
 /// The first model streams through a short ring when a second one comes whose weights are longer than that.
+/// It has run once, as the decoder of a pipeline does for each image.
+fn a_second_model_that_is_not_learnt() -> Told {
+    let first = Scene::learnt(COUNT, PAGES)?;
+    first.pass()?;
+    first.synchronize()?;
+    say("streamed before", first.counted("streamed_units"));
+    let second = Scene::set(2, 1, MAY_STREAM)?;
+    second.pass()?;
+    first.pass()?;
+    say("phase of the second", u64::try_from(second.phase()).unwrap_or(99));
+    Ok(first.finish()? + second.finish()?)
+}
+
 fn a_larger_second_model() -> Told {
     let first = Scene::learnt(COUNT, PAGES)?;
     first.pass()?;
