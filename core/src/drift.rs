@@ -13,7 +13,7 @@ const STEADY: u32 = 16;
 const MOST_PATIENCE: u32 = 1024;
 /// Times that a verdict on a shape is made from.
 pub const TIMES: usize = 8;
-/// A pass that takes this much longer than expected has drifted.
+/// A pass that takes this much longer than expected, or shorter, has drifted.
 pub const SLOWER: f64 = 1.10;
 /// A plan that changed nothing is asked for again when times have changed by this factor.
 const CHANGED: f64 = 1.10;
@@ -115,9 +115,10 @@ impl Timing {
     fn drifted(&self) -> Option<f64> {
         let now = self.median()?;
         let Expected { pass_ms, bound_ms } = self.expected;
-        let slow = now > pass_ms.max(bound_ms) * SLOWER;
+        // Far below what was expected, the plan stands on times that are not the program's.
+        let off = now > pass_ms.max(bound_ms) * SLOWER || now * SLOWER < pass_ms;
         let news = self.settled_ms.is_none_or(|then| now > then * CHANGED || now * CHANGED < then);
-        (slow && news).then_some(now)
+        (off && news).then_some(now)
     }
 }
 

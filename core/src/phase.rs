@@ -71,6 +71,9 @@ impl Default for PhaseSettings {
     }
 }
 
+/// Passes that are timed as a whole, at most.
+const MOST_WHOLE: u32 = 2;
+
 /// What happened to the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PhaseEvent {
@@ -191,6 +194,14 @@ impl PhaseState {
             && self.suspensions == 0
             && self.warmups_left == 0
             && self.settings.enabled
+    }
+
+    /// Whether a pass that runs now is to be timed as a whole, with nothing else observed: the last ones of PROFILING, where enough of those before them were timed
+    /// use by use. Observing takes host time, and a program that launches hardly faster than it computes would seem slower than it is.
+    #[must_use]
+    pub fn times_whole(&self) -> bool {
+        let iters = self.settings.profiling_iters;
+        self.records_times() && self.iterations.saturating_add(MOST_WHOLE.min(iters / 4)) >= iters.max(1)
     }
 
     /// Passes from the first one to INFERENCE on the path that this model takes (before it is ready: with

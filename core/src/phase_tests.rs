@@ -108,6 +108,31 @@ fn compile_warm_ups_are_driven_but_neither_timed_nor_counted() {
     assert!(state.records_times());
 }
 
+/// Passes of PROFILING that are timed as a whole, by their numbers.
+fn whole(profiling_iters: u32) -> Vec<u32> {
+    let mut state = step(ready(settings(1, profiling_iters)), PASS).0;
+    let mut whole = Vec::new();
+    for number in 1..=profiling_iters {
+        if state.times_whole() {
+            whole.push(number);
+        }
+        state = step(state, PASS).0;
+    }
+    assert_eq!(state.phase(), Phase::Inference);
+    assert!(!state.times_whole(), "INFERENCE");
+    whole
+}
+
+#[test]
+fn the_last_passes_of_profiling_are_timed_as_a_whole_where_enough_go_before() {
+    assert_eq!(whole(10), [9, 10]);
+    assert_eq!(whole(8), [7, 8]);
+    assert_eq!(whole(4), [4]);
+    for few in 1..4 {
+        assert!(whole(few).is_empty(), "{few}");
+    }
+}
+
 #[test]
 fn suspension_freezes_profiling_but_not_discovery() {
     let (state, _) = after(ready(settings(2, 2)), &[PhaseEvent::Suspend, PASS, PASS, PASS, PASS]);

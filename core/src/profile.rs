@@ -14,6 +14,11 @@ const OUTLIER_DEVIATIONS: f64 = 5.0;
 /// Deviations below this part of the median never make an outlier: measured passes always differ by a little.
 const OUTLIER_FLOOR: f64 = 0.05;
 
+/// Passes timed as a whole that are kept.
+const KEPT_WHOLE: usize = 8;
+/// What observing may have added to a use, as a part of the time that was measured.
+const MOST_ADDED: f64 = 0.9;
+
 /// Units and owners in order of use.
 type Order = Vec<(UnitId, u32)>;
 
@@ -25,6 +30,8 @@ pub struct PassRecord {
     timed: bool,
     uses: Order,
     times_ms: Vec<f64>,
+    /// Launches of each use.
+    launches: Vec<u32>,
     tail_ms: f64,
 }
 
@@ -32,7 +39,8 @@ impl PassRecord {
     /// A pass whose times are to be kept.
     #[must_use]
     pub fn timed(model: ModelId, shape: u64) -> Self {
-        PassRecord { model, shape, timed: true, uses: Vec::new(), times_ms: Vec::new(), tail_ms: 0.0 }
+        let (uses, times_ms, launches) = (Vec::new(), Vec::new(), Vec::new());
+        PassRecord { model, shape, timed: true, uses, times_ms, launches, tail_ms: 0.0 }
     }
 
     /// A pass that only shows the order of use (DISCOVERY, capture, suspended recording).
@@ -46,6 +54,14 @@ impl PassRecord {
     pub fn record(&mut self, unit: UnitId, owner: u32, elapsed_ms: f64) {
         self.uses.push((unit, owner));
         self.times_ms.push(elapsed_ms);
+        self.launches.push(1);
+    }
+
+    /// So many launches were observed for the use that was recorded last; one if nobody says.
+    pub fn record_launches(&mut self, count: u32) {
+        if let Some(last) = self.launches.last_mut() {
+            *last = count.max(1);
+        }
     }
 
     /// The end of the pass, and the milliseconds since the end of the last use.
@@ -65,6 +81,8 @@ impl PassRecord {
 struct ShapeHistory {
     passes: u64,
     kept: VecDeque<PassRecord>,
+    /// Milliseconds of passes that were timed as a whole, oldest first.
+    whole_ms: VecDeque<f64>,
 }
 
 /// Collects passes by model and shape.
@@ -95,6 +113,20 @@ impl ProfileCollector {
         let history = self.shapes.entry((pass.model, pass.shape)).or_default();
         history.passes += 1;
         history.kept = VecDeque::from([pass]);
+        history.whole_ms.clear();
+    }
+
+    /// A pass in a shape that is known took so long altogether, while nothing else was observed of it: no pass whose weights are all in place takes longer. What
+    /// observing added to the times of its uses is taken off them.
+    pub fn add_whole(&mut self, model: ModelId, shape: u64, ms: f64) {
+        let Some(history) = self.shapes.get_mut(&(model, shape)).filter(|_| ms.is_finite() && ms > 0.0)
+        else {
+            return;
+        };
+        if history.whole_ms.len() == KEPT_WHOLE {
+            history.whole_ms.pop_front();
+        }
+        history.whole_ms.push_back(ms);
     }
 
     /// Takes the usual pass of an earlier run, which saw `passes` of that shape.
@@ -121,6 +153,7 @@ impl ProfileCollector {
             for pass in &mut history.kept {
                 pass.timed = false;
             }
+            history.whole_ms.clear();
         }
     }
 
@@ -167,7 +200,7 @@ impl ShapeHistory {
             .zip(within_usual(&totals))
             .filter_map(|(pass, keep)| keep.then_some(*pass))
             .collect();
-        let uses = order
+        let mut uses: Vec<UseInfo> = order
             .iter()
             .enumerate()
             .map(|(at, &(unit, owner))| {
@@ -175,13 +208,27 @@ impl ShapeHistory {
                 UseInfo { unit, compute_ms: median(times), owner }
             })
             .collect();
-        PassProfile {
-            model,
-            shape,
-            uses,
-            tail_ms: median(usual.iter().map(|pass| pass.tail_ms).collect()),
-            resident_ms: median(usual.iter().map(|pass| pass.total_ms()).collect()),
+        let mut tail_ms = median(usual.iter().map(|pass| pass.tail_ms).collect());
+        let mut resident_ms = median(usual.iter().map(|pass| pass.total_ms()).collect());
+        if let (Some(whole_ms), Some(pass)) =
+            (self.least_usual_whole().filter(|&ms| ms < resident_ms), usual.last())
+        {
+            take_off(resident_ms - whole_ms, &mut uses, &pass.launches);
+            // Where little can be taken off, or the medians add up to something else.
+            let rest = uses.iter().map(|used| used.compute_ms).sum::<f64>() + tail_ms;
+            let scale = if rest > whole_ms { whole_ms / rest } else { 1.0 };
+            uses.iter_mut().for_each(|used| used.compute_ms *= scale);
+            tail_ms *= scale;
+            resident_ms = whole_ms;
         }
+        PassProfile { model, shape, uses, tail_ms, resident_ms }
+    }
+
+    /// The middle one of the passes that were timed as a whole; of two the shorter one.
+    fn least_usual_whole(&self) -> Option<f64> {
+        let mut sorted: Vec<f64> = self.whole_ms.iter().copied().collect();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len().saturating_sub(1) / 2).copied()
     }
 
     /// The order of use that most kept passes showed; timed passes count before the others, later ones before
@@ -194,6 +241,16 @@ impl ShapeHistory {
             *entry = (entry.0 + usize::from(pass.timed), entry.1 + 1, at);
         }
         seen.into_iter().max_by_key(|(_, rank)| *rank).map(|(order, _)| order.clone()).unwrap_or_default()
+    }
+}
+
+/// Takes what observing added off the uses: as much for each launch.
+fn take_off(added_ms: f64, uses: &mut [UseInfo], launches: &[u32]) {
+    let count = |at: usize| f64::from(launches.get(at).copied().unwrap_or(1));
+    let all: f64 = (0..uses.len()).map(count).sum();
+    for (at, used) in uses.iter_mut().enumerate() {
+        let added = added_ms * count(at) / all.max(1.0);
+        used.compute_ms -= added.min(used.compute_ms * MOST_ADDED);
     }
 }
 

@@ -38,6 +38,58 @@ fn slow_passes_are_dropped_as_a_whole() {
     assert_eq!(times(&collector.profile(MODEL).unwrap()), [1.1, 1.9]);
 }
 
+/// Three launches of the first use and one of the second, 1 ms more each while they are observed.
+#[test]
+fn what_observing_added_is_taken_off_the_uses_by_their_launches() {
+    let mut observed = PassRecord::timed(MODEL, 0);
+    observed.record(UnitId(0), 0, 5.0);
+    observed.record_launches(3);
+    observed.record(UnitId(1), 10, 7.0);
+    let mut collector = ProfileCollector::new();
+    collector.add(observed.finish(0.0));
+    // Of two the shorter one: in the first one hooks were taken away.
+    collector.add_whole(MODEL, 0, 9.0);
+    collector.add_whole(MODEL, 0, 8.0);
+    let profile = collector.profile(MODEL).unwrap();
+    assert_eq!(times(&profile), [2.0, 6.0]);
+    assert_eq!(profile.resident_ms, 8.0);
+}
+
+#[test]
+fn a_whole_pass_that_took_longer_or_whose_shape_is_not_known_changes_nothing() {
+    let mut collector = ProfileCollector::new();
+    collector.add_whole(MODEL, 0, 1.0);
+    collector.add(pass(0, &[1.0, 2.0]));
+    for ms in [4.0, f64::NAN, 0.0, -1.0] {
+        collector.add_whole(MODEL, 0, ms);
+    }
+    let profile = collector.profile(MODEL).unwrap();
+    assert_eq!((times(&profile), profile.resident_ms), (vec![1.0, 2.0], 3.5));
+}
+
+/// A forward that was left early among usual ones, and one that is far shorter than all uses together.
+#[test]
+fn no_use_becomes_nothing_or_less_and_one_odd_pass_does_not_count() {
+    let mut collector = ProfileCollector::new();
+    collector.add(pass(0, &[0.001, 9.0]));
+    for ms in [3.0, 0.1, 3.1] {
+        collector.add_whole(MODEL, 0, ms);
+    }
+    let profile = collector.profile(MODEL).unwrap();
+    let sum: f64 = times(&profile).iter().sum::<f64>() + profile.tail_ms;
+    assert!(times(&profile).iter().all(|&ms| ms > 0.0), "{profile:?}");
+    assert!((sum - 3.0).abs() < 1e-9 && profile.resident_ms == 3.0, "{profile:?}");
+}
+
+#[test]
+fn a_pass_that_replaces_what_was_known_does_away_with_whole_times_too() {
+    let mut collector = ProfileCollector::new();
+    collector.add(pass(0, &[1.0]));
+    collector.add_whole(MODEL, 0, 0.5);
+    collector.replace(pass(0, &[4.0]));
+    assert_eq!(collector.profile(MODEL).unwrap().resident_ms, 4.5);
+}
+
 #[test]
 fn times_that_are_no_numbers_never_reach_the_profile() {
     let mut collector = ProfileCollector::new();

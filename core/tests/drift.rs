@@ -117,6 +117,17 @@ fn a_plan_is_wanted_when_passes_take_longer_than_expected_and_not_for_a_few() {
     assert!(timed(&mut watch, 150.0, TIMES));
 }
 
+/// Then the times that it was made from are not the program's.
+#[test]
+fn a_plan_is_wanted_when_passes_take_much_shorter_than_expected() {
+    let mut watch = learnt();
+    watch.expect(SHAPE, Expected { pass_ms: 100.0, bound_ms: 90.0 });
+    assert!(!timed(&mut watch, 92.0, TIMES), "a little shorter");
+    assert!(timed(&mut watch, 70.0, TIMES));
+    watch.settled();
+    assert!(!timed(&mut watch, 71.0, TIMES), "that has been thought of");
+}
+
 #[test]
 fn what_no_plan_could_do_better_is_not_tried() {
     let mut watch = learnt();

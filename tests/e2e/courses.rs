@@ -9,6 +9,20 @@ fn a_model_takes_the_course_that_its_program_gave_it() {
     assert_eq!(said(&outcome, "phases"), 112_223, "{}", outcome.describe());
 }
 
+/// Noting launches, and what the hook tells, take host time that the program does not take afterwards.
+#[test]
+fn the_last_pass_of_learning_is_left_alone_and_timed_as_a_whole() {
+    let outcome = told_well(streamed("is timed as a whole at last"));
+    assert_eq!(said(&outcome, "looked at"), 1110, "{}", outcome.describe());
+    let wanted: Vec<&str> = outcome
+        .stdout
+        .lines()
+        .filter_map(|line| line.strip_prefix("wants in the pass"))
+        .map(str::trim)
+        .collect();
+    assert_eq!(wanted, ["3", "3", "3", "0"], "{}", outcome.describe());
+}
+
 #[test]
 fn while_times_are_suspended_discovery_goes_on_and_profiling_waits() {
     let outcome = told_well(streamed("suspends its times"));

@@ -106,7 +106,7 @@ fn a_first_run_says_nothing_and_leaves_one_file() {
 #[test]
 fn the_link_is_measured_beside_the_program_s_kernels_too() {
     let folder = Folder::fresh();
-    told_well(folder.under(streamed(STORY)).option("FT_PROFILING_ITERS", "8").sim("KERNEL_US", "200"));
+    told_well(folder.under(streamed(STORY)).option("FT_PROFILING_ITERS", "10").sim("KERNEL_US", "200"));
     let profile = folder.json();
     let busy = profile["flextensor"]["gpus"][0]["busy"].as_array().cloned().unwrap_or_default();
     let sizes: Vec<u64> = busy.iter().filter_map(|point| point["copy_bytes"].as_u64()).collect();

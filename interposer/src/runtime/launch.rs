@@ -133,8 +133,8 @@ fn attempt(
     for found in scratch.found.iter().filter(|found| found.meaning == Meaning::InHost) {
         home::shown(arena, found.address);
     }
-    let observed =
-        learn::observes() || scratch.found.iter().any(|found| matches!(found.meaning, Meaning::Learning(_)));
+    let learnt = || scratch.found.iter().any(|found| matches!(found.meaning, Meaning::Learning(_)));
+    let observed = learn::observes() || (!learn::leaves_alone() && learnt());
     if observed {
         learn::before_launch(&scratch.found, launch.stream);
     }

@@ -37,6 +37,7 @@ struct Seen {
     /// In its owner's forward; otherwise only in its trap's or in the pass.
     certain: bool,
     end: Option<Event>,
+    launches: u32,
     /// From the moment that its launches began to wait for copies to the end of that.
     waits: Vec<(Event, Event)>,
 }
@@ -48,6 +49,8 @@ struct Pass {
     timed: bool,
     /// It takes the place of what was known of its shape.
     anew: bool,
+    /// Only its beginning and its end are of interest.
+    whole: bool,
     start: Option<Event>,
     end: Option<Event>,
     uses: Vec<Seen>,
@@ -90,9 +93,17 @@ static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
 /// Passes that are being observed.
 static OBSERVED: AtomicUsize = AtomicUsize::new(0);
 
+/// Passes that are timed as a whole, while nothing is observed.
+static WHOLE: AtomicUsize = AtomicUsize::new(0);
+
 /// Whether any pass is being observed.
 pub(crate) fn observes() -> bool {
     OBSERVED.load(Ordering::Relaxed) > 0
+}
+
+/// Whether launches that show what is being learnt are to be left alone: it takes time to note them.
+pub(crate) fn leaves_alone() -> bool {
+    WHOLE.load(Ordering::Relaxed) > 0
 }
 
 thread_local! {
@@ -105,7 +116,9 @@ pub(crate) fn recorder<T>(work: impl FnOnce(&mut Recorder) -> T) -> T {
         RECORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let recorder = guard.get_or_insert_default();
     let done = work(recorder);
-    OBSERVED.store(recorder.active.len(), Ordering::Relaxed);
+    let whole = recorder.active.iter().filter(|pass| pass.whole).count();
+    OBSERVED.store(recorder.active.len() - whole, Ordering::Relaxed);
+    WHOLE.store(whole, Ordering::Relaxed);
     done
 }
 
@@ -244,6 +257,24 @@ impl Recorder {
         self.open(model, shape, timed, false);
     }
 
+    /// A pass begins on `stream`, whose context is current, and is timed as a whole. False if that cannot be.
+    pub(crate) fn pass_begin_whole(&mut self, model: ModelId, shape: u64, stream: Stream) -> bool {
+        self.open(model, shape, true, false);
+        let at = self.active.len() - 1;
+        let start = self.mark_in(at, stream);
+        let pass = &mut self.active[at];
+        (pass.start, pass.stream, pass.whole, pass.probe_at) = (start, Some(stream), true, None);
+        if start.is_none() {
+            self.active.pop();
+        }
+        start.is_some()
+    }
+
+    /// Whether the model's pass that is going on is timed as a whole.
+    pub(crate) fn is_whole(&self, model: ModelId) -> bool {
+        self.active.iter().any(|pass| pass.model == model && pass.whole)
+    }
+
     /// A pass begins that is observed because the program may have changed.
     pub(crate) fn pass_begin_anew(&mut self, model: ModelId, shape: u64) {
         self.open(model, shape, true, true);
@@ -256,6 +287,7 @@ impl Recorder {
             shape,
             timed,
             anew,
+            whole: false,
             start: None,
             end: None,
             uses: Vec::new(),
@@ -283,7 +315,9 @@ impl Recorder {
             self.active[at].end = self.mark_in(at, stream);
         }
         let pass = self.active.remove(at);
-        self.probes.entry(model).or_default().0 = pass.uses.len();
+        if !pass.whole {
+            self.probes.entry(model).or_default().0 = pass.uses.len();
+        }
         if keep {
             self.finished.push(pass);
         } else {
@@ -314,11 +348,13 @@ impl Recorder {
     }
 
     fn take(&mut self, pass: &Pass) {
-        let record = to_record(pass);
-        if pass.anew {
-            self.collector.replace(record)
-        } else {
-            self.collector.add(record)
+        match pass {
+            Pass { whole: true, timed, .. } if *timed => {
+                self.collector.add_whole(pass.model, pass.shape, between(pass.start, pass.end));
+            }
+            Pass { whole: true, .. } => {}
+            Pass { anew: true, .. } => self.collector.replace(to_record(pass)),
+            _ => self.collector.add(to_record(pass)),
         }
         self.recycle(pass);
     }
@@ -461,6 +497,7 @@ impl Recorder {
             if let Some(end) = seen.end {
                 let _ = event::record(end, stream);
             }
+            seen.launches += 1;
             seen.waits.extend(waited);
             return Noted::GoesOn;
         }
@@ -469,7 +506,7 @@ impl Recorder {
         }
         let end = if timed { self.mark_in(at, stream) } else { None };
         let waits = waited.into_iter().collect();
-        self.active[at].uses.push(Seen { unit, owner: holder.owner, certain, end, waits });
+        self.active[at].uses.push(Seen { unit, owner: holder.owner, certain, end, launches: 1, waits });
         if self.active[at].probe_at == Some(self.active[at].uses.len()) && end.is_some() {
             link::probe(stream);
         }
@@ -546,6 +583,7 @@ fn to_record(pass: &Pass) -> PassRecord {
     for seen in counted(pass) {
         let waited: f64 = seen.waits.iter().map(|&(from, to)| between(Some(from), Some(to))).sum();
         record.record(seen.unit, seen.owner, (between(last, seen.end) - waited).max(0.0));
+        record.record_launches(seen.launches);
         last = seen.end.or(last);
     }
     record.finish(between(last, pass.end))

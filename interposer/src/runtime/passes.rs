@@ -31,6 +31,7 @@ pub(crate) fn wanted(id: ModelId) -> u32 {
     let world = world();
     let Some(model) = world.models.get(&id) else { return 0 };
     let events = match model.phase.phase() {
+        Phase::Profiling if learn::recorder(|recorder| recorder.is_whole(id)) => 0,
         Phase::Discovery | Phase::Profiling => wants::OWNERS | wants::TRAPS,
         Phase::Inference if model.observation.is_some() => wants::OWNERS | wants::TRAPS,
         Phase::Inference if model.guided > 0 => wants::OWNERS,
@@ -66,6 +67,7 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
     model.capturing = graphs::any_capture();
     model.open += 1;
     let (phase, context, device, stream) = (model.phase, model.context, model.device, model.stream);
+    let whole = stream.filter(|_| phase.times_whole() && model.open == 1 && !model.capturing);
     open::begin(id, phase.phase() != Phase::Inference);
     overflow::forward_began(device);
     if phase.phase() != Phase::Inference {
@@ -74,7 +76,11 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
             home::leave_room(device);
             early::pass_begins(id, device, shape, stream);
         });
-        learn::recorder(|recorder| recorder.pass_begin(id, shape, phase.records_times()));
+        let whole = whole.filter(|_| !early::is_streaming(device));
+        let begin = |stream| learn::recorder(|recorder| recorder.pass_begin_whole(id, shape, stream));
+        if whole.and_then(|stream| in_context(context, || begin(stream))) != Some(true) {
+            learn::recorder(|recorder| recorder.pass_begin(id, shape, phase.records_times()));
+        }
         return;
     }
     if model.capturing || context.is_none() {

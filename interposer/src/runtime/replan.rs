@@ -180,6 +180,7 @@ pub(super) fn ended(id: ModelId, ended: &Ended, tally: Option<PassTally>, observ
     learn::recorder(learn::Recorder::collect);
     for (shape, ms) in model.measure.take_recent() {
         model.watch.measured(shape, ms);
+        learn::recorder(|recorder| recorder.collector.add_whole(id, shape, ms));
     }
     if enabled() {
         look_at_times(id, model);

@@ -2,16 +2,20 @@
 
 use super::scene::{MAY_STREAM, Scene};
 use super::{Told, say};
+use harness::ft::Ft;
 
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "takes a course of its own" => a_course_of_its_own(),
+        "is timed as a whole at last" => timed_as_a_whole(),
         "suspends its times" => suspended(),
         "changes its budget" => another_budget(),
         "starts from a folder of its own" => a_folder_of_its_own(),
         _ => return None,
     })
 }
+
+const OWNERS_AND_TRAPS: u32 = 3;
 
 const SUSPEND: u32 = 0;
 const RESUME: u32 = 1;
@@ -51,6 +55,38 @@ fn a_course_of_its_own() -> Told {
     say("phase", phase(&scene));
     scene.pass()?;
     scene.finish()
+}
+
+/// One pass of DISCOVERY, three whose launches are looked at, one that is left alone; then INFERENCE.
+fn timed_as_a_whole() -> Told {
+    let mut scene = Scene::set(6, 2, MAY_STREAM)?;
+    scene.drop_name();
+    scene.name_after(|ft, model| code("course", ft.model_course(model, [1, 4, 0], Some(""))));
+    let hits = |scene: &Scene| {
+        let report = scene.ft.as_ref().and_then(Ft::report).unwrap_or_default();
+        report["learning"]["hits"].as_u64().unwrap_or(0)
+    };
+    scene.pass()?;
+    let mut looked_at = 0;
+    for _ in 0..4 {
+        let (before, wants) = (hits(&scene), wants_in_a_pass(&scene)?);
+        looked_at = 10 * looked_at + u64::from(hits(&scene) > before);
+        say("wants in the pass", wants);
+    }
+    say("looked at", looked_at);
+    say("phase", phase(&scene));
+    scene.pass()?;
+    scene.finish()
+}
+
+/// A pass, and which owners and traps are wanted to be told of in it.
+fn wants_in_a_pass(scene: &Scene) -> Told {
+    let mut wants = 0;
+    scene.pass_with(|scene, at| {
+        wants = scene.ft.as_ref().map_or(99, |ft| u64::from(ft.wants(scene.model) & OWNERS_AND_TRAPS));
+        scene.check(scene.main, at)
+    })?;
+    Ok(wants)
 }
 
 /// While times are suspended DISCOVERY goes on, and PROFILING does not.
