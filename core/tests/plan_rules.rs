@@ -262,6 +262,25 @@ fn tied_weights_are_copied_only_when_nothing_else_would_do() {
     assert_eq!(tight.orders[0].1.iter().filter(|unit| **unit == UnitId(0)).count(), 2);
 }
 
+/// Blocks whose weights share pages are used twice a pass, and are more than the budget holds.
+#[test]
+fn of_weights_that_are_copied_twice_as_many_stay_as_the_budget_holds() {
+    let mut model = chain(&[10; 20], 0.05, true);
+    let again = (0..10).map(|unit| flextensor_core::plan::UseInfo {
+        unit: UnitId(2 * unit),
+        compute_ms: 0.05,
+        owner: 100 + unit,
+    });
+    model.passes[0].uses.extend(again);
+    let plan = planned(&with_budget(&model, 0.35));
+    assert_eq!(plan.budget_missed(), None);
+    let resident = |of: fn(&u32) -> bool| -> u64 {
+        (0..20).filter(of).map(|unit| 10 - plan.streamed_pages(UnitId(unit))).sum()
+    };
+    let (twice, once) = (resident(|unit| unit % 2 == 0), resident(|unit| unit % 2 == 1));
+    assert!(twice > 4 * once, "{twice} and {once} pages stay: {:?}", plan.placements);
+}
+
 #[test]
 fn stretches_that_compute_nothing_keep_their_weights() {
     let mut model = chain(&[50; 40], 4.0, true);

@@ -127,9 +127,12 @@ impl Stock {
         }
     }
 
-    /// Units that are copied more than once a pass.
+    /// Units that are copied more than once a pass, those that are copied most often first.
     pub(super) fn repeated_units(&self) -> Vec<usize> {
-        (0..self.units.len()).filter(|&unit| self.unit(unit).repeats > 1).collect()
+        let mut repeated: Vec<usize> =
+            (0..self.units.len()).filter(|&unit| self.unit(unit).repeats > 1).collect();
+        repeated.sort_by_key(|&unit| std::cmp::Reverse(self.unit(unit).repeats));
+        repeated
     }
 
     /// Whether any unit could collide in the ring: only units of several groups can.

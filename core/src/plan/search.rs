@@ -104,8 +104,10 @@ impl<'a> Search<'a> {
         }
         let all = Stock::new(self.request, self.course, &[]);
         // Units of several groups are copied several times a pass for the same gain, so plans without them
-        // compete.
-        let plain = Stock::new(self.request, self.course, &all.repeated_units());
+        // compete; where not all of them can stay, without as many as can.
+        let repeated = all.repeated_units();
+        let kept = self.most_kept(&repeated, over);
+        let plain = Stock::new(self.request, self.course, repeated.get(..kept).unwrap_or(&repeated));
         let mut found: Vec<Choice> = self.over_rings(&plain, over).into_iter().collect();
         if all.any_shared() {
             found.extend(self.separated(over));
@@ -115,6 +117,35 @@ impl<'a> Search<'a> {
         let choice = pick(found)
             .unwrap_or_else(|| Choice { missing: over, ..Choice::resident(self.request, self.course) });
         self.rechunked(choice)
+    }
+
+    /// How many of these units, from the first one on, can stay where so many pages are to be saved. All of them where none could.
+    fn most_kept(&self, repeated: &[usize], over: u64) -> usize {
+        let saves = |kept: usize| {
+            let kept = repeated.get(..kept).unwrap_or(repeated);
+            self.most_saved(&Stock::new(self.request, self.course, kept)).1 >= over
+        };
+        if repeated.is_empty() || saves(repeated.len()) || !saves(0) {
+            return repeated.len();
+        }
+        let (mut can, mut cannot) = (0, repeated.len());
+        while can + 1 < cannot {
+            let middle = can.midpoint(cannot);
+            if saves(middle) { can = middle } else { cannot = middle }
+        }
+        can
+    }
+
+    /// The ring with which most pages are saved when as much as possible is streamed, and how many these are.
+    fn most_saved(&self, stock: &Stock) -> (u64, u64) {
+        let mut widest = (0, 0);
+        for ring in stock.breakpoints(self.idle.sizes(), BREAKPOINTS) {
+            let saved = total(&self.level(stock, ring)).saturating_sub(ring);
+            if saved > widest.1 {
+                widest = (ring, saved);
+            }
+        }
+        widest
     }
 
     /// The best choice in which units of several groups may be streamed as well, unless they collide.
@@ -139,14 +170,7 @@ impl<'a> Search<'a> {
         }
         // Pages that a ring of this length saves when as much as possible is streamed.
         let saves = |ring: u64| total(&self.level(stock, ring)).saturating_sub(ring);
-        let mut widest = (0, 0);
-        for ring in stock.breakpoints(self.idle.sizes(), BREAKPOINTS) {
-            let saved = saves(ring);
-            if saved > widest.1 {
-                widest = (ring, saved);
-            }
-        }
-        let (widest, saved) = widest;
+        let (widest, saved) = self.most_saved(stock);
         if saved < over {
             let mut choice = match widest {
                 0 => Choice::resident(self.request, self.course),
