@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Makes every measurement that the documents speak of, in parts of less than ten minutes each; on a machine with a GPU, from the root of a checkout.
-# everything.sh PART LIBRARY [WHEELS]: PART is one of llama, mixed, peers, slow-peers, others, programs. Results go to $OUT, or to bench/results.
+# everything.sh PART LIBRARY [WHEELS]: PART is one of llama, resident, mixed, peers, slow-peers, others, programs. Results go to $OUT, or to bench/results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-part=${1:?a part: llama, mixed, peers, slow-peers, others or programs}
+part=${1:?a part: llama, resident, mixed, peers, slow-peers, others or programs}
 library=${2:?the path of libflextensor.so, with its Python package beside it}
 wheels=${3:-.whl}
 out=${OUT:-bench/results}
@@ -15,6 +15,12 @@ llama)
     # Time over bound, budgets held, equality, and seconds from the start of the process to the first steady forward.
     run --builds gpu --budgets 4,8,16,24,40 --timed 8 --name llama-gpu --total-limit 400
     run --builds cpu --native-once --against "$out/llama-gpu.jsonl" --modes flextensor --budgets 8 --timed 4 --name llama-cpu --total-limit 120
+    ;;
+resident)
+    # What a program pays of which nothing is streamed.
+    for case in decode1 batch64 prefill4096; do
+        python bench/turns.py --lib "$library" --packages-in "$memory" --out "$out" --name resident --case $case --program-option=--layers=8
+    done
     ;;
 mixed) run --program mixed --name mixed --total-limit 560 ;;
 peers)

@@ -253,3 +253,23 @@ def test_a_budget_is_given_to_the_peers_that_take_one_and_only_to_them(capsys):
         assert end.value.code == 2
     said = capsys.readouterr().err
     assert "flextensor_py needs --budget-bytes" in said and "accelerate takes no --budget-bytes" in said
+
+
+def test_processes_that_take_turns_are_compared_slice_by_slice(tmp_path, capfd):
+    import turns
+
+    arguments = ["--program", "small", "--tiny", "--device", "cpu", "--seconds", "0.1", "--forwards", "2"]
+    assert turns.main([*arguments, "--program-option=--layers=1", "--out", str(tmp_path)]) == 0
+    (line,) = [json.loads(text) for text in (tmp_path / "turns.jsonl").read_text().splitlines()]
+    assert line["mode"] == "native again" and line["equal"] and line["slices"] >= 2
+    assert "outputs equal" in capfd.readouterr().out
+
+
+def test_a_speed_that_changes_between_slices_is_not_taken_for_a_difference():
+    import turns
+
+    # The processor is half as fast in the second half of the slices.
+    native = [[10.0, 10.2, 9.8]] * 5 + [[20.0, 20.4, 19.6]] * 5
+    ours = [[ms * 1.01 for ms in one] for one in native]
+    (found,) = turns.compare({"native": native, "flextensor": ours})
+    assert found["ratio"] == 1.01 and found["quartiles"] == [1.01, 1.01] and found["slices"] == 10

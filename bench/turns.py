@@ -1,0 +1,203 @@
+"""What a program pays whose weights all stay on the GPU: native processes and one under the library take turns at the same few processor cores.
+
+    python bench/turns.py --lib libflextensor.so [--program llama] [--case decode1] [--packages-in /dev/shm]
+
+Where launches bind a program, a processor that changes its speed moves all times by half from one second to the next, and one per cent between two processes
+says nothing. Here all processes live at once, pinned to the same cores, and run a slice of forwards each in turn: neighbouring slices are compared, so that both
+met the same speed. Two native processes show how far two processes differ that should not. Prints a table, appends a line for each pair to OUT/NAME.jsonl. What a
+program does is left to `program.py`; time limits of single runs, peers and budgets to `run.py`.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import child  # noqa: E402
+import packages  # noqa: E402
+import program  # noqa: E402
+import run  # noqa: E402
+
+# Forwards before the first slice: those in which the library learns, and some more.
+PREPARING = 40
+# Forwards at the beginning of a slice that do not count: the caches still hold the other process's.
+SETTLING = 3
+MODES = ("native", "native again", "flextensor")
+# The pair whose ratio is of interest, and the one that shows how much of it is chance.
+PAIRS = (("flextensor", "native"), ("native again", "native"))
+
+
+def command_line() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--lib", type=Path, help="libflextensor.so; without it only native processes take turns")
+    add("--program", default="llama", help="a program of this folder")
+    add("--case", help="one of its cases; default: its last")
+    add("--budget", default="1000GiB", help="FT_MAX_GPU_MEM: more than the model needs")
+    add("--cores", default="2,3", help="the processor cores that all processes share; none: wherever they like")
+    add("--forwards", type=int, default=12, help="timed forwards of a slice")
+    add("--seconds", type=float, default=20, help="for all slices together")
+    add("--packages-in", type=Path, metavar="FOLDER", help="as run.py's")
+    add("--program-option", action="append", default=[], metavar="--KEY=VALUE")
+    add("--device", default="cuda")
+    add("--tiny", action="store_true", help="a very small shape, to try the script itself")
+    add("--name", default="turns")
+    add("--out", type=Path, default=Path(os.environ.get("OUT", HERE / "results")))
+    add("--child", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+class Player:
+    """One process: says when it is ready, then answers each request for a slice with its milliseconds."""
+
+    def __init__(self, python: str, options: argparse.Namespace, mode: str):
+        ours = mode == "flextensor"
+        self.process = subprocess.Popen(
+            [python, str(HERE / "turns.py"), "--child", *own_options(options)],
+            env=child.environment(
+                options.lib if ours else None,
+                {"FT_MAX_GPU_MEM": options.budget},
+                compiled=options.packages_in is not None,
+            ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.slices: list[list[float]] = []
+
+    def answer(self) -> dict:
+        """The next line of the process. Raises RuntimeError where it has ended."""
+        for text in self.process.stdout:
+            if (line := child.parse_line(text)) is not None:
+                return line
+        raise RuntimeError(f"a process ended with {self.process.wait()}")
+
+    def play(self, forwards: int) -> None:
+        self.process.stdin.write(f"{forwards}\n")
+        self.process.stdin.flush()
+        self.slices.append(self.answer()["ms"])
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def own_options(options: argparse.Namespace) -> list[str]:
+    """What a child needs to know."""
+    given = ["--program", options.program, "--cores", options.cores, "--device", options.device]
+    given += ["--case", options.case] if options.case else []
+    given += ["--tiny"] if options.tiny else []
+    return given + [f"--program-option={text}" for text in options.program_option]
+
+
+def play_as_child(options: argparse.Namespace) -> None:
+    """Makes the model, then runs a slice for each number that comes in."""
+    import torch
+
+    measured = importlib.import_module(options.program).PROGRAM
+    case = options.case or list(measured.cases)[-1]
+    arguments = ["--cases", case, "--device", options.device, *options.program_option]
+    settings = program.arguments(measured, [*arguments, *(["--tiny"] if options.tiny else [])])
+    wanted = set() if options.cores == "none" else {int(core) for core in options.cores.split(",")}
+    # A machine with fewer cores shares all that it has.
+    if here := wanted & os.sched_getaffinity(0):
+        os.sched_setaffinity(0, here)
+    with torch.no_grad():
+        torch.manual_seed(0)
+        model = measured.build(settings)
+        forward = measured.forward(model, settings, case)
+        meter = program.Meter(options.device)
+        for _ in range(PREPARING):
+            output, _ms = meter.timed(forward)
+        gpu = torch.cuda.get_device_name() if options.device == "cuda" else None
+        program.say("ready", digest=meter.digest(output), case=case, gpu=gpu, torch=torch.__version__)
+        for text in sys.stdin:
+            for _ in range(SETTLING):
+                meter.timed(forward)
+            program.say("slice", ms=[round(meter.timed(forward)[1], 4) for _ in range(int(text))])
+
+
+def compare(slices: dict[str, list[list[float]]]) -> list[dict]:
+    """For each pair: the median of the ratios of neighbouring slices, their quartiles, and the medians of both."""
+    middle = {mode: [statistics.median(ms) for ms in found] for mode, found in slices.items()}
+    found = []
+    for mode, against in PAIRS:
+        if not middle.get(mode) or not middle.get(against):
+            continue
+        ratios = sorted(ours / theirs for ours, theirs in zip(middle[mode], middle[against], strict=False))
+        found.append(
+            {
+                "mode": mode,
+                "against": against,
+                "ratio": round(statistics.median(ratios), 4),
+                "quartiles": [round(ratios[len(ratios) * part // 4], 4) for part in (1, 3)],
+                "slices": len(ratios),
+                "ms": round(statistics.median(middle[mode]), 4),
+                "native_ms": round(statistics.median(middle[against]), 4),
+            }
+        )
+    return found
+
+
+def python_for(options: argparse.Namespace) -> str:
+    if options.packages_in is None:
+        return sys.executable
+    return str(packages.environment(options.packages_in, packages.needed(packages.ROOTS)))
+
+
+def take_turns(options: argparse.Namespace) -> tuple[dict, dict]:
+    """The slices of every mode, and what each answered at first."""
+    modes = [mode for mode in MODES if mode != "flextensor" or options.lib]
+    python = python_for(options)
+    players: dict[str, Player] = {}
+    try:
+        for mode in modes:
+            players[mode] = Player(python, options, mode)
+        ready = {mode: player.answer() for mode, player in players.items()}
+        ends = time.monotonic() + options.seconds
+        while time.monotonic() < ends:
+            # There and back, so that none always follows the same other one.
+            for mode in [*modes, *reversed(modes)]:
+                players[mode].play(options.forwards)
+    finally:
+        for player in players.values():
+            player.end()
+    return {mode: player.slices for mode, player in players.items()}, ready
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = command_line().parse_args(argv)
+    if options.child:
+        play_as_child(options)
+        return 0
+    if options.lib is not None and not options.lib.is_file():
+        print(f"turns.py: --lib {options.lib}: not a file", file=sys.stderr)
+        return 2
+    slices, ready = take_turns(options)
+    digests = {line["digest"] for line in ready.values()}
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / f"{options.name}.jsonl").open("a") as file:
+        for line in compare(slices):
+            first = next(iter(ready.values()))
+            line |= {key: first[key] for key in ("case", "gpu", "torch")}
+            line |= {"program": options.program, "equal": len(digests) == 1, "cores": options.cores}
+            line |= {"commit": run.commit()}
+            file.write(json.dumps(line) + "\n")
+            low, high = line["quartiles"]
+            print(
+                f"{line['case']}: {line['mode']} / {line['against']} {line['ratio']:.4f} ({low:.4f} to {high:.4f}, {line['slices']} slices), "
+                f"{line['ms']:.3f} and {line['native_ms']:.3f} ms, outputs {'equal' if line['equal'] else 'DIFFER'}"
+            )
+    return 0 if len(digests) == 1 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
