@@ -29,7 +29,8 @@ highest=$(readelf -VW "$folder/unpacked/flextensor/_native.abi3.so" | sed -n 's/
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check --no-index "$wheel"
 cd "$folder" # where no sources of the package are
-say() { env -u LD_PRELOAD -u PYTHONPATH "$folder/venv/bin/$1" "${@:2}"; }
+# What tells the scripts where to build is no option of the library's: it would be named as an unknown one.
+say() { env -u LD_PRELOAD -u PYTHONPATH -u FT_TARGET_DIR -u FT_ZIG_VENV "$folder/venv/bin/$1" "${@:2}"; }
 say flextensor --help >/dev/null || complain "its command does not run"
 [ "$(say flextensor run -- /bin/echo it runs)" = "it runs" ] || complain "flextensor run does not run a program"
 say python -c 'import flextensor; assert flextensor.load_config(use_env=False).num_blocks == 4 and not flextensor.is_active()' ||

@@ -284,7 +284,7 @@ fn an_option_without_effect_is_refused_unless_it_is_at_its_default() {
         message.starts_with("FT_SHM_ENABLED: shm_enabled = true is not supported yet; it waits for sessions"),
         "{message}"
     );
-    assert!(refuse(&[("FT_PINNED_MEMORY", "0")]).contains("is not supported yet"));
+    assert!(refuse(&[("FT_PIECEWISE_PREFETCH", "error")]).contains("is not supported yet"));
 }
 
 #[test]
@@ -300,7 +300,8 @@ fn what_only_the_python_interface_does_is_taken_with_a_line_by_the_library() {
 
 #[test]
 fn the_python_interface_takes_what_programs_set_before_it_has_an_effect() {
-    for (key, raw) in [("pinned_memory", Raw::Bool(false)), ("shm_wait_timeout", Raw::Float(2.0))] {
+    let piecewise = ("piecewise_prefetch", Raw::Text("error".to_owned()));
+    for (key, raw) in [piecewise, ("shm_wait_timeout", Raw::Float(2.0))] {
         assert!(from_keywords(&keyword(key, raw)).is_ok(), "{key}");
     }
     assert_eq!(from_keywords(&keyword("check", true)).unwrap().check, CheckMode::On);

@@ -151,8 +151,8 @@ static HOST_MEMORY: &[Row] = &[
         Kind::Bool,
         "true",
         "0.1.0",
-        "Keep streamed weights in pinned host memory; off = pageable memory, slow.",
-        PythonTakes("pageable staging"),
+        "Keep streamed weights in pinned host memory; off = pageable memory, several times slower to copy. What kernels read in host memory is pinned all the same: embeddings that lie there (host_embeddings), and weights that were loaded beyond the budget.",
+        Supported,
     ),
     row(
         "pinned_memory_mode",

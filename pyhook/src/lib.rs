@@ -1,10 +1,11 @@
 //! `flextensor._native`: what the Python package needs from Rust.
 //!
-//! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks,
+//! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks, [`around`] stands around forwards without being a hook,
 //! [`phases`] is the phase machine, [`shape`] tells forwards apart, [`configuration`] is the option table and the
 //! patterns, [`plan`] answers what-if questions, [`strategies`] is core's strategies, [`profiles`] checks profile files. Which modules and
 //! tensors matter is decided in `python/flextensor/`; what happens to them, in the interposer.
 
+mod around;
 mod bridge;
 mod calls;
 mod configuration;
@@ -21,6 +22,8 @@ mod _native {
     /// The version of the C interface that this module speaks.
     #[pymodule_export]
     const API_VERSION: u32 = crate::bridge::API_VERSION;
+    #[pymodule_export]
+    use crate::around::Around;
     #[pymodule_export]
     use crate::calls::{
         arena, attach, config_json, configure, connect, model_begin, model_course, model_drop, model_end,

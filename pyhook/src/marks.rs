@@ -58,6 +58,17 @@ impl Mark {
 
     #[pyo3(signature = (*_arguments))]
     fn __call__(&self, _arguments: &Bound<'_, PyTuple>) {
+        self.say();
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        inert(py)
+    }
+}
+
+impl Mark {
+    /// Says it.
+    pub(crate) fn say(&self) {
         let Ok(table) = bridge::table() else { return };
         match self.event {
             Event::OwnerEnter => table.owner_enter(self.model, self.index),
@@ -65,10 +76,6 @@ impl Mark {
             Event::TrapEnter => table.trap_enter(self.model, self.index),
             Event::TrapExit => table.trap_exit(self.model, self.index),
         }
-    }
-
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        inert(py)
     }
 }
 

@@ -85,6 +85,19 @@ fn weights_whose_shadows_the_driver_refuses_to_pin_are_streamed_from_pageable_me
     }
 }
 
+#[test]
+fn weights_that_are_not_to_be_pinned_are_streamed_from_pageable_memory_with_one_line() {
+    let run = || on_the_gpu("writes by a kernel").option("FT_PINNED_MEMORY", "0");
+    for run in [run(), run().option("FT_CHECK", "1")] {
+        let outcome = told_well(run);
+        let line = "pinned_memory is off: what is streamed is copied from pageable memory";
+        assert_eq!(outcome.stderr.matches(line).count(), 1, "{}", outcome.describe());
+        assert_eq!(said(&outcome, "pinned_bytes"), 0, "{}", outcome.describe());
+        assert!(said(&outcome, "host_bytes") > 16 << 20, "{}", outcome.describe());
+        assert!(said(&outcome, "weights_gpu_bytes") <= BUDGET, "{}", outcome.describe());
+    }
+}
+
 /// As where a container may pin so much and no more.
 #[test]
 fn what_the_driver_pins_is_pinned_and_the_rest_is_pageable() {

@@ -120,6 +120,7 @@ def test_an_offload_that_fails_last_takes_its_hooks_away(ft, calls, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         ft.offload(model, on())
     assert not any((*part._forward_hooks, *part._forward_pre_hooks) for part in model.modules())
+    assert not any("_compiled_call_impl" in vars(part) for part in model.modules())
 
 
 def test_a_model_that_the_gpu_has_no_room_for_goes_back():

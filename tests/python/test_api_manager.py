@@ -216,13 +216,13 @@ def test_a_unit_that_fails_is_said_and_its_error_is_the_programs(ft, calls, capl
     proxy(X)
 
 
-def test_hooks_of_units_go_with_the_learning(ft, calls):
+def test_marks_of_units_go_with_the_learning(ft, calls):
     model = Net()
     proxy = ft.offload(model, on())
-    assert all(layer._forward_pre_hooks for layer in model.layers)
+    assert all(layer._compiled_call_impl for layer in model.layers)
     calls.answer(PHASE, INFERENCE)
     proxy(X)
-    assert not any(layer._forward_pre_hooks for layer in model.layers)
+    assert not any("_compiled_call_impl" in vars(layer) for layer in model.layers)
 
 
 def test_check_23_release_gives_back_forwards_weights_and_names(ft, calls):
@@ -237,6 +237,7 @@ def test_check_23_release_gives_back_forwards_weights_and_names(ft, calls):
     assert torch.equal(model(X), expected) and calls.take() == []
     assert [tensor.data_ptr() for tensor in model.state_dict().values()] == addresses
     assert not any((*part._forward_hooks, *part._forward_pre_hooks) for part in model.modules())
+    assert not any("_compiled_call_impl" in vars(part) for part in model.modules())
 
 
 def test_release_without_preserving_leaves_the_model_unusable(ft, calls):

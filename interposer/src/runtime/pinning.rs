@@ -1,4 +1,4 @@
-//! Pins host memory as far as the driver does: whole, else in small pieces, else not at all; then it is copied as the program's own pageable memory is, right and slow.
+//! Pins host memory as far as the driver does, and the configuration wants: whole, else in small pieces, else not at all; then it is copied as the program's own pageable memory is, right and slow.
 
 #![expect(unsafe_code, reason = "registers memory")]
 
@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use flextensor_core::units::Bytes;
 
+use super::config;
 use crate::ffi::host;
 use crate::ffi::result::CudaError;
 use crate::log;
@@ -27,7 +28,7 @@ pub(crate) fn pinned_bytes() -> u64 {
     PINNED.load(Ordering::Relaxed)
 }
 
-/// Host bytes of this process that are ours, and that the driver refused to pin.
+/// Host bytes of this process that are ours, and that are not pinned: the driver refused to, or `pinned_memory` is off.
 pub(crate) fn pageable_bytes() -> u64 {
     PAGEABLE.load(Ordering::Relaxed)
 }
@@ -46,6 +47,11 @@ pub(super) fn count_pinned(bytes: u64) {
 pub(super) fn count_gone(bytes: u64) {
     PINNED.fetch_sub(bytes, Ordering::Relaxed);
     EXHAUSTED.store(false, Ordering::Relaxed);
+}
+
+/// Whether memory is pinned at all (`pinned_memory`).
+pub(super) fn is_wanted() -> bool {
+    config().pinned_memory
 }
 
 /// How a range of host memory is known to the driver.
@@ -67,12 +73,17 @@ impl Pinning {
     }
 }
 
-/// Pins `bytes` of memory at `start`, as far as the driver does.
+/// Pins `bytes` of memory at `start`, as far as the driver does; not at all with `pinned_memory` off.
 ///
 /// # Safety
 /// The range is mapped, writable memory that stays mapped until its [`registrations`] are undone.
 pub(super) unsafe fn pin(start: usize, bytes: u64) -> Pinning {
     static SAID: AtomicBool = AtomicBool::new(false);
+    if !is_wanted() {
+        say_unwanted();
+        PAGEABLE.fetch_add(bytes, Ordering::Relaxed);
+        return Pinning::Pageable;
+    }
     let mut refused = None;
     for chunk in [CHUNK, SMALL_CHUNK] {
         if EXHAUSTED.load(Ordering::Relaxed) {
@@ -96,6 +107,16 @@ pub(super) unsafe fn pin(start: usize, bytes: u64) -> Pinning {
     }
     PAGEABLE.fetch_add(bytes, Ordering::Relaxed);
     Pinning::Pageable
+}
+
+/// Says once that nothing is pinned because the configuration has it so.
+fn say_unwanted() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, Ordering::Relaxed) {
+        log::warning!(
+            "pinned_memory is off: what is streamed is copied from pageable memory, several times slower"
+        );
+    }
 }
 
 /// All pieces, or none and the bytes of the one that was refused.

@@ -179,7 +179,9 @@ impl Wanted {
 pub(super) fn make(wanted: &[Wanted], ahead: Touched) -> Result<Vec<Shadow>, String> {
     let mut made = Made { shadows: Vec::with_capacity(wanted.len()), pinned: 0 };
     // All prefixes get their addresses before anything is pinned: next to pinned memory the driver may refuse them.
-    let opened: Vec<_> = wanted.iter().map(|want| views::open(want.prefix * PAGE, want.all())).collect();
+    let pins = pinning::is_wanted();
+    let open = |want: &Wanted| pins.then(|| views::open(want.prefix * PAGE, want.all())).flatten();
+    let opened: Vec<_> = wanted.iter().map(open).collect();
     let mut opened = opened.into_iter();
     for want in wanted {
         let placed = place(want.prefix * PAGE, opened.next().flatten(), want.bytes());

@@ -122,6 +122,13 @@ class Mark:
     def __call__(self, *arguments: Any) -> None: ...
 
 @final
+class Around:
+    def __new__(cls, module: Any, pairs: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]) -> Around: ...
+    @property
+    def pairs(self) -> tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...]: ...
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any: ...
+
+@final
 class PassHook:
     def __new__(
         cls, call: Callable[[int], Any], failed: Callable[[Exception], Any], before: bool

@@ -245,7 +245,8 @@ class ProcessHook:
             if _native.model_weight(model, *named) == 0:
                 self._holding.hold(weight.address, weight.storage, model)
         _native.model_end(model)
-        self._namings[model] = Naming(model, tree)
+        # A program that names its models itself has no other use for the place that `around` takes.
+        self._namings[model] = Naming(model, tree, hooks=wishes is None)
         return self._namings[model]
 
     def _forget(self, module_id: int, root: Root) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from flextensor import _native
+
 MAY_STREAM = 1
 """Flag of a weight that the patterns allow to be streamed."""
 STACKED = 2
@@ -156,10 +158,16 @@ def is_compiled(module: nn.Module) -> bool:
     """Whether a call of this module runs compiled code."""
     return (
         type(module).__name__ == "OptimizedModule"
-        or getattr(module, "_compiled_call_impl", None) is not None
+        or has_compiled_call(module)
         or hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable")
         or isinstance(module, torch.jit.ScriptModule)
     )
+
+
+def has_compiled_call(module: nn.Module) -> bool:
+    """Whether `Module.compile` was called. What we stand in its place (`around`) is no compiled code."""
+    code = getattr(module, "_compiled_call_impl", None)
+    return code is not None and not isinstance(code, _native.Around)
 
 
 def refuses_hooks(module: nn.Module) -> bool:

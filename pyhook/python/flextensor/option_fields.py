@@ -50,7 +50,7 @@ class OptionFields:
     """Most host memory that may be pinned for streamed weights; a percentage is of the machine's memory."""
 
     pinned_memory: bool
-    """Keep streamed weights in pinned host memory; off = pageable memory, slow."""
+    """Keep streamed weights in pinned host memory; off = pageable memory, several times slower to copy. What kernels read in host memory is pinned all the same: embeddings that lie there (host_embeddings), and weights that were loaded beyond the budget."""
 
     pinned_memory_mode: Literal["torch", "host_register"]
     """How the Python interface pins a tensor. The runtime's own arena is the same in both modes."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from flextensor import _native, compiling, naming
+from flextensor import _native, around, compiling, naming
 
 WANTS_OWNERS = 1
 WANTS_TRAPS = 2
@@ -80,8 +80,10 @@ def _tensors_at(module: nn.Module, weight: naming.Weight) -> list[torch.Tensor]:
 class Naming:
     """One model of the interposer: the owners, traps and weights on one GPU that were named under one id."""
 
-    def __init__(self, model: int, tree: naming.Tree) -> None:
+    def __init__(self, model: int, tree: naming.Tree, *, hooks: bool = True) -> None:
+        """`hooks`: marks are sent by hooks; else they stand around modules where they can (`around`)."""
         self.model = model
+        self._hooks = hooks
         self.alive = True
         self.nbytes = sum(weight.nbytes for weight in tree.weights)
         self.device = tree.weights[0].device
@@ -145,6 +147,9 @@ class Naming:
             return
         if module is root:
             self._of_root.setdefault(id(module), []).insert(0, marks)
+            return
+        if not self._hooks and around.can_stand_around(module):
+            self._handles.append(around.stand_around(module, *marks))
             return
         self._handles.append(module.register_forward_pre_hook(marks[0], prepend=True))
         self._handles.append(module.register_forward_hook(marks[1], always_call=True))

@@ -173,7 +173,7 @@ class Search:
                 continue
             reached.add(id(module))
             open_ends.extend(containers.get(id(module), ()))
-            if id(module) not in below_compiled and getattr(module, "_compiled_call_impl", None) is None:
+            if id(module) not in below_compiled and not naming.has_compiled_call(module):
                 found[id(module)] = module
         return list(found.values())
 

@@ -1,10 +1,11 @@
-"""Hooks at the units of a managed model: they notice units inside units, take times, and say what was going on when a
-unit failed. They stand while a model is learnt, and longer only where times are wanted.
+"""Marks at the units of a managed model: they notice units inside units, take times, and say what was going on when a
+unit failed. They stand (`around`) while a model is learnt, and longer only where times are wanted.
 
 Copied or pickled with a model, they do nothing there.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from flextensor import compiling, naming
+from flextensor import around, compiling, naming
 from flextensor.offload_timing import OffloadTimingCollector
 from flextensor.units import Named
 
@@ -62,6 +63,10 @@ class UnitMarks:
             self.take_off(label)
             if naming.is_compiled(unit) or naming.refuses_hooks(unit):
                 continue
+            if around.can_stand_around(unit):
+                enter, leave = functools.partial(self.enter, label), functools.partial(self._left, label)
+                self._handles[label] = [around.stand_around(unit, enter, leave)]
+                continue
             self._handles[label] = [
                 unit.register_forward_pre_hook(self._enter_mark(label), prepend=True),
                 unit.register_forward_hook(self._leave_mark(label), always_call=True),
@@ -96,17 +101,22 @@ class UnitMarks:
             self._timing.enter(label)
 
     def leave(self, label: str) -> None:
-        """A unit or block has returned, also by an exception."""
+        """A unit or block has returned, also by an exception, which is being handled now."""
+        inside = self._inside
+        if label in inside.labels:
+            at = len(inside.labels) - 1 - inside.labels[::-1].index(label)
+            raised = sys.exc_info()[1]
+            self._left(label, raised if raised is not inside.handled[at] else None)
+
+    def _left(self, label: str, raised: BaseException | None) -> None:
         inside = self._inside
         if label not in inside.labels:
             return
-        handled = None
         while inside.labels:
-            handled = inside.handled.pop()
+            inside.handled.pop()
             if inside.labels.pop() == label:
                 break
-        raised = sys.exc_info()[1]
-        if raised is not None and raised is not handled:
+        if raised is not None:
             _LOG.error("%r in unit %s of %s, process %d", raised, label, self._describe(), os.getpid())
         elif self._timing is not None:
             self._timing.leave(label)
