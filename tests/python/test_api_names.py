@@ -1,8 +1,10 @@
 """The names and parameters that the documents give the Python interface: none is missing, and none is called otherwise."""
 
+import ast
 import inspect
 
 import pytest
+from conftest import PACKAGE
 
 pytest.importorskip("torch", reason="needs the torch that tools/ci_torch.sh installs")
 import flextensor  # noqa: E402
@@ -95,6 +97,24 @@ OTHERS = (
     "BudgetFillTensorDEStrategy GlobalOffloadStrategy GlobalTensorSelectionStrategy GreedyStrategy KnapsackBlockStrategy "
     "KnapsackStrategy NthLayerStrategy"
 ).split()
+
+
+
+def undocumented(node, path):
+    """Public classes, functions and methods below a node that have no docstring."""
+    for child in node.body:
+        if isinstance(child, ast.FunctionDef | ast.ClassDef) and not child.name.startswith("_"):
+            if not ast.get_docstring(child):
+                yield f"{path}.{child.name}"
+            if isinstance(child, ast.ClassDef):
+                yield from undocumented(child, f"{path}.{child.name}")
+
+
+@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_everything_public_of_a_file_is_documented(file):
+    tree = ast.parse(file.read_text())
+    assert ast.get_docstring(tree) and list(undocumented(tree, file.stem)) == []
+
 
 # Sessions that share memory come later.
 NOT_YET = {"SharedOffloadSession"}
