@@ -3,7 +3,9 @@
     python examples/generate.py                                    # a small Llama with random weights
     python examples/generate.py --layers 16 --hidden 8192 --max-gpu-mem-fraction 0.1
 
-Every token is a forward, so that learning is over within the first answer. Prints on a GPU:
+Every token is a forward, so that learning is over within the first answer.
+
+Prints on a GPU:
     phase after the first answer: INFERENCE
     the same tokens as the model gave before it was offloaded: True
     ring and residents within the budget: True

@@ -104,7 +104,9 @@ def test_in_inference_a_forward_costs_a_bounded_number_of_calls(ft, calls):  # n
 def test_while_learning_a_unit_costs_two_calls_and_has_no_hook(ft, calls):  # noqa: F811
     models = [offloaded(ft, calls, units, PROFILING) for units in (40, 80)]
     few, many = map(python_calls, models)
-    assert (len(many) - len(few)) / 40 == 2, "a unit begins, and ends; what the runtime hears is told without Python"
+    assert (len(many) - len(few)) / 40 == 2, (
+        "a unit begins, and ends; what the runtime hears is told without Python"
+    )
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in models[1].layers), (
         "a module with hooks is called by torch's long way"
     )

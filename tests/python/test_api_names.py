@@ -7,7 +7,7 @@ import pytest
 from conftest import PACKAGE
 
 pytest.importorskip("torch", reason="needs the torch that tools/ci_torch.sh installs")
-import flextensor  # noqa: E402
+import flextensor
 
 # Of OffloadManager: methods with their parameters, properties with None.
 MANAGER = {
@@ -99,7 +99,6 @@ OTHERS = (
 ).split()
 
 
-
 def undocumented(node, path):
     """Public classes, functions and methods below a node that have no docstring."""
     for child in node.body:
@@ -110,7 +109,9 @@ def undocumented(node, path):
                 yield from undocumented(child, f"{path}.{child.name}")
 
 
-@pytest.mark.parametrize("file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE))
+)
 def test_everything_public_of_a_file_is_documented(file):
     tree = ast.parse(file.read_text())
     assert ast.get_docstring(tree) and list(undocumented(tree, file.stem)) == []

@@ -31,7 +31,9 @@ def told(module, name, said):
     """Stands around `module`; what happens is added to `said`."""
     from flextensor.around import stand_around
 
-    return stand_around(module, lambda: said.append(f"into {name}"), lambda raised: said.append(f"out of {name}, {raised!r}"))
+    return stand_around(
+        module, lambda: said.append(f"into {name}"), lambda raised: said.append(f"out of {name}, {raised!r}")
+    )
 
 
 def test_a_pair_is_told_outside_of_hooks_and_of_what_stood_there_before():
@@ -48,7 +50,7 @@ def test_what_a_forward_raises_is_told_and_is_the_programs():
     told(module, "it", said)
     with pytest.raises(KeyError, match="the program's"):
         module(None)
-    assert said == ["into it", "out of it, KeyError(\"the program's\")"]
+    assert said == ["into it", 'out of it, KeyError("the program\'s")']
 
 
 def test_who_refuses_to_enter_is_not_left_and_the_forward_does_not_run():

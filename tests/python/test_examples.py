@@ -8,8 +8,9 @@ import sys
 import pytest
 from conftest import PACKAGE, ROOT
 
-# Need a package that these tests do without.
-ELSEWHERE = {"generate.py": "transformers", "llama_profile.py": None}
+# Writes a profile and no report of itself: test_plan.py reads what it makes.
+ELSEWHERE = {"llama_profile.py"}
+NEEDS = {"generate.py": "transformers"}
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py") if path.name not in ELSEWHERE)
 
 
@@ -32,6 +33,8 @@ def promised(text):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_prints_what_it_promises(name, tmp_path):
     pytest.importorskip("torch", reason="needs the torch that tools/ci_torch.sh installs")
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name], reason=f"needs the package {NEEDS[name]}")
     path = ROOT / "examples" / name
     kept = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
     done = subprocess.run(
@@ -51,3 +54,10 @@ def test_every_example_is_listed_and_compiles():
     for path in (ROOT / "examples").glob("*.py"):
         compile(path.read_text(), str(path), "exec")
         assert f"| {path.name} |" in listed
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_list_of_examples_says_what_each_prints(name):
+    docstring = (ROOT / "examples" / name).read_text().split('"""')[1]
+    prints = docstring[docstring.index("\nPrints") + 1 :].rstrip()
+    assert f"### {name}\n```text\n{prints}\n```" in (ROOT / "examples" / "README.md").read_text()

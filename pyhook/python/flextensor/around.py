@@ -40,7 +40,9 @@ def can_stand_around(module: nn.Module) -> bool:
     return asks and (here is None or isinstance(here, _native.Around))
 
 
-def stand_around(module: nn.Module, enter: Callable[[], Any], leave: Callable[[BaseException | None], Any]) -> Standing:
+def stand_around(
+    module: nn.Module, enter: Callable[[], Any], leave: Callable[[BaseException | None], Any]
+) -> Standing:
     """Calls `enter()` before every hook and the forward of `module`, and `leave(raised)` after them, whatever they raise: outside of what stands
     there already."""
     here = vars(module).get(_PLACE)
