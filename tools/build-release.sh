@@ -28,5 +28,5 @@ PATH="$venv/bin:$PATH" CARGO_TARGET_DIR=$target_dir "$venv/bin/cargo-zigbuild" z
 
 mkdir -p "$out"
 cp "$target_dir/$triple/release/libflextensor.so" "$out/libflextensor.so"
-tools/check-library.sh "$out/libflextensor.so" "$glibc"
+bash tools/check-library.sh "$out/libflextensor.so" "$glibc"
 echo "$out/libflextensor.so"

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 target_dir=${FT_TARGET_DIR:-target}
 venv=${FT_ZIG_VENV:-$target_dir/zig}
 out=${1:-$target_dir/wheels}
-library=$(tools/build-release.sh | tail -n 1)
+library=$(bash tools/build-release.sh | tail -n 1)
 package=pyhook/python/flextensor
 # Under another name and moved: a process that has the old file mapped keeps it.
 cp "$library" "$package/.libflextensor.so.new" && mv "$package/.libflextensor.so.new" "$package/libflextensor.so"
@@ -17,5 +17,5 @@ rm -f "$out"/flextensor-*.whl
 PATH="$(realpath "$venv")/bin:$PATH" CARGO_TARGET_DIR=$target_dir "$venv/bin/maturin" build --release --strip --zig \
     --compatibility manylinux_2_28 --out "$out" >&2
 wheel=$(ls "$out"/flextensor-*.whl)
-tools/check-wheel.sh "$wheel"
+bash tools/check-wheel.sh "$wheel"
 echo "$wheel"

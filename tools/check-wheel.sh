@@ -22,7 +22,7 @@ done < <(cd pyhook/python/flextensor && find . -name '*.py' -o -name '*.pyi' -o 
 while read -r file; do
     case $file in *.py | *.pyi | */py.typed | *.so) ;; *) complain "has $file" ;; esac
 done < <(cd "$folder/unpacked" && find flextensor -type f)
-tools/check-library.sh "$folder/unpacked/flextensor/libflextensor.so" || wrong=1
+bash tools/check-library.sh "$folder/unpacked/flextensor/libflextensor.so" || wrong=1
 highest=$(readelf -VW "$folder/unpacked/flextensor/_native.abi3.so" | sed -n 's/.*GLIBC_\([0-9.]*\).*/\1/p' | sort -Vu | tail -1)
 [ "$(printf '%s\n2.28\n' "$highest" | sort -V | tail -1)" = 2.28 ] || complain "its native module needs GLIBC_$highest"
 

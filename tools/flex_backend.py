@@ -21,9 +21,9 @@ def _lay_library() -> None:
     script = _ROOT / "tools" / "build-release.sh"
     built = _ROOT / "target" / "release" / "libflextensor.so"
     if script.exists():
-        # Its last line names the file: built for an old C library, it lies in a folder of its target.
+        # By its interpreter: archives of the sources keep no right to execute. Its last line names the file: built for an old C library, it lies in a folder of its target.
         said = subprocess.run(
-            [script], cwd=_ROOT, check=True, stdout=subprocess.PIPE, text=True
+            ["bash", script], cwd=_ROOT, check=True, stdout=subprocess.PIPE, text=True
         ).stdout.split("\n")
         named = [line for line in said if line.endswith("libflextensor.so")]
         built = _ROOT / named[-1] if named else built
