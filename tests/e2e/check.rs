@@ -102,6 +102,16 @@ fn a_reader_that_begins_to_write_is_stopped_by_the_gpu_and_named() {
     assert!(outcome.journal_number("/detections/read_only_write") > 0, "{}", outcome.describe());
 }
 
+/// What check mode protects stays protected when its memory is opened to another GPU.
+#[test]
+fn a_weight_that_another_gpu_may_reach_stays_protected() {
+    let outcome = finds_nothing(checked("another GPU reaches protected weights").sim("DEVICES", "2"));
+    let before = said(&outcome, "protected before");
+    assert!(before > 0, "nothing was protected: {}", outcome.describe());
+    assert_eq!(said(&outcome, "protected after"), before, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "protected from the other"), before, "{}", outcome.describe());
+}
+
 #[test]
 fn a_reader_that_begins_to_write_is_found_where_weights_are_not_protected() {
     let parts = ["layers.2.weight has other bytes", "in the ring than in its shadow", "(rule 8)"];

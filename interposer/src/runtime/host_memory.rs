@@ -51,8 +51,23 @@ fn available_under(root: &Path) -> Option<Available> {
 }
 
 fn machine(root: &Path) -> Option<u64> {
+    meminfo(root, "MemAvailable:")
+}
+
+/// Host memory that the process could have at all, whoever holds it now: the machine's, or what the tightest control group allows. A share of it stays the same
+/// while memory is taken. None where the system does not tell.
+pub(super) fn total() -> Option<u64> {
+    total_under(Path::new("/"))
+}
+
+fn total_under(root: &Path) -> Option<u64> {
+    let limits = groups(root).into_iter().filter_map(|group| group.limit());
+    Some(limits.fold(meminfo(root, "MemTotal:")?, u64::min))
+}
+
+fn meminfo(root: &Path, key: &str) -> Option<u64> {
     let text = std::fs::read_to_string(root.join("proc/meminfo")).ok()?;
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB"));
+    let kib = text.lines().find_map(|line| line.strip_prefix(key)?.trim().strip_suffix("kB"));
     Some(kib?.trim().parse::<u64>().ok()? << 10)
 }
 
@@ -80,12 +95,23 @@ struct Group {
 }
 
 impl Group {
+    fn read(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.folder.join(name)).ok()
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.read(name)?.trim().parse().ok()
+    }
+
+    /// Bytes that it allows; none where it does not limit.
+    fn limit(&self) -> Option<u64> {
+        self.number(self.files.limit)
+    }
+
     /// Bytes that it leaves; none where it does not limit.
     fn headroom(&self) -> Option<u64> {
-        let read = |name: &str| std::fs::read_to_string(self.folder.join(name)).ok();
-        let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
-        let (limit, used) = (number(self.files.limit)?, number(self.files.used)?);
-        let in_files = bytes_of_files(&read("memory.stat").unwrap_or_default(), self.files.files);
+        let (limit, used) = (self.limit()?, self.number(self.files.used)?);
+        let in_files = bytes_of_files(&self.read("memory.stat").unwrap_or_default(), self.files.files);
         Some(limit.saturating_sub(used.saturating_sub(in_files)))
     }
 }
@@ -181,6 +207,21 @@ mod tests {
             ("sys/fs/cgroup/memory/app/memory.stat", "inactive_file 1\ntotal_inactive_file 5000\n"),
         ]);
         assert_eq!(first, limited(105_000));
+    }
+
+    #[test]
+    fn what_there_is_at_all_does_not_shrink_while_memory_is_taken() {
+        assert_eq!(total_under(system(&[]).path()), Some(4096 << 10));
+        let of_group = |used: &str| {
+            let files = [
+                ("proc/self/cgroup", "0::/outer/inner\n"),
+                ("sys/fs/cgroup/outer/inner/memory.max", "max\n"),
+                ("sys/fs/cgroup/outer/memory.max", "1000000\n"),
+                ("sys/fs/cgroup/outer/memory.current", used),
+            ];
+            total_under(system(&files).path())
+        };
+        assert_eq!((of_group("1\n"), of_group("999999\n")), (Some(1_000_000), Some(1_000_000)));
     }
 
     #[test]

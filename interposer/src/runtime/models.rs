@@ -10,9 +10,10 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::arena::PAGE;
 use super::grouping::{self, Grouped};
 use super::measure::Measure;
+use super::regions::Region;
 use super::replan::{Current, Observation};
 use super::world::{Member, Unit, UnitState, World, world};
-use super::{evidence, host_memory, hosted, outside, pinning, pressure, switch, touched};
+use super::{evidence, host_memory, hosted, outside, overflow, pinning, pressure, switch, touched};
 use crate::ffi::context::{self, Context};
 use crate::ffi::device;
 use crate::ffi::stream::Stream;
@@ -221,11 +222,10 @@ fn prepare_host_memory(world: &World, id: ModelId) {
     let wanted = if over == 0 { 0 } else { (over + RING_GUESS.min(budget / 4)).min(streamable) };
     // What lies in host memory needs no other.
     let wanted = wanted.saturating_sub(hosted::weight_bytes(world, model.device));
-    let allowed = |available: u64| {
-        let limit = super::config().host_mem_limit_for(available);
-        wanted < available && limit.is_none_or(|limit| wanted + pinning::taken_bytes() <= limit)
-    };
-    if wanted > 0 && host_memory::available().is_some_and(|available| allowed(available.bytes)) {
+    let in_regions: u64 = world.regions.values().map(Region::host_bytes).sum();
+    let taken = pinning::taken_bytes() + in_regions;
+    let limited = overflow::host_limit().is_some_and(|limit| limit < wanted + taken);
+    if wanted > 0 && !limited && host_memory::available().is_some_and(|available| wanted < available.bytes) {
         touched::prepare(wanted);
         evidence::begin(world, id);
     }

@@ -195,8 +195,7 @@ fn in_host(arena: &Arena, bytes: u64, device: i32, context: Context) -> Option<C
 /// Whether the machine, and the user, leave so much host memory.
 pub(super) fn host_has_room(bytes: u64) -> bool {
     let available = host_memory::available();
-    let taken = pinning::taken_bytes() + host_bytes();
-    let limit = config().host_mem_limit_for(available.as_ref().map_or(u64::MAX, |available| available.bytes));
+    let (taken, limit) = (host_bytes_taken(), host_limit());
     let room = available.as_ref().is_none_or(|available| bytes <= available.bytes)
         && limit.is_none_or(|limit| taken + bytes <= limit);
     if !room {
@@ -212,6 +211,17 @@ pub(super) fn host_has_room(bytes: u64) -> bool {
         }
     }
     room
+}
+
+/// The user's limit of what [`host_bytes_taken`] counts. A percentage is of all that the machine, or the control group, has: of what is left, it would shrink
+/// with every byte that we take, which are counted against it already.
+pub(super) fn host_limit() -> Option<u64> {
+    config().host_mem_limit_for(host_memory::total().unwrap_or(u64::MAX))
+}
+
+/// Host bytes that stand in for GPU memory: shadows, and regions in host memory. The caller does not hold the world.
+pub(super) fn host_bytes_taken() -> u64 {
+    pinning::taken_bytes() + host_bytes()
 }
 
 /// Host bytes of all regions.

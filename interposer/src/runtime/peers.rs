@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use super::arena::{Arena, PAGE, arena};
 use super::gate;
+use super::streaming::ring_of;
 use super::world::world;
 use crate::account;
 use crate::ffi::context::{self, Context};
@@ -41,12 +42,32 @@ pub(crate) fn opened(to: Context) {
     if !peer::set(reader, owner, true) {
         return;
     }
+    // Nobody opens or shuts a protected weight meanwhile.
+    let ring = ring_of(owner);
+    let shut = ring.as_ref().map_or_else(Vec::new, |ring| ring.write_protected());
     for region in world.regions.values().filter(|region| region.device == owner) {
-        let bytes = (region.pages() * PAGE) as usize;
-        if let Err(error) = vmm::allow(region.base, bytes, owner) {
-            log::warning!("memory of GPU {owner} could not be opened to GPU {reader}: {error}");
+        let whole = (region.base, region.base + region.pages() * PAGE);
+        for (from, to, writable) in parts(whole, &shut) {
+            let allow = if writable { vmm::allow } else { vmm::allow_reads };
+            if let Err(error) = allow(from, (to - from) as usize, owner) {
+                log::warning!("memory of GPU {owner} could not be opened to GPU {reader}: {error}");
+            }
         }
     }
+}
+
+/// A range from `start` to `end` in parts, as (from, to, whether it may be written): what check mode write-protects stays so, for every device. `shut` is sorted.
+fn parts((start, end): (u64, u64), shut: &[(u64, u64)]) -> Vec<(u64, u64, bool)> {
+    let mut parts = Vec::new();
+    let mut at = start;
+    for &(from, to) in shut.iter().filter(|&&(from, to)| from < end && to > start) {
+        let (from, to) = (from.max(at), to.min(end));
+        parts.extend((at < from).then_some((at, from, true)));
+        parts.push((from, to, false));
+        at = to;
+    }
+    parts.extend((at < end).then_some((at, end, true)));
+    parts
 }
 
 /// The current context no longer reaches the other one's memory. What is open to it stays open: nothing is lost by that.
@@ -122,4 +143,25 @@ fn place(arena: &Arena, address: u64) -> Option<(i32, Context)> {
 fn between(to: (u64, Context), from: (u64, Context), bytes: usize, stream: Stream) -> CUresult {
     // SAFETY: both contexts hold memory that is there, so that they are alive.
     unsafe { peer::copy_async(to, from, bytes, stream) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_protected_is_open_to_reads_and_all_else_to_writes() {
+        assert_eq!(parts((10, 50), &[]), [(10, 50, true)]);
+        let shut = [(2, 10), (10, 14), (20, 30), (30, 34), (48, 50), (50, 60)];
+        let all = [
+            (10, 14, false),
+            (14, 20, true),
+            (20, 30, false),
+            (30, 34, false),
+            (34, 48, true),
+            (48, 50, false),
+        ];
+        assert_eq!(parts((10, 50), &shut), all);
+        assert_eq!(parts((20, 30), &shut), [(20, 30, false)]);
+    }
 }

@@ -196,6 +196,11 @@ impl Streaming {
         Ok(context::current()? == self.context)
     }
 
+    /// Check mode: what is write-protected now, as (start, end), sorted.
+    pub(super) fn write_protected(&self) -> Vec<(u64, u64)> {
+        self.check.as_ref().map_or_else(Vec::new, |check| check.write_protected())
+    }
+
     /// Check mode: whether launches that show the unit were checked and are not enqueued yet, while it is protected.
     pub(crate) fn is_between(&self, unit: UnitId) -> bool {
         self.check.as_ref().is_some_and(|check| check.is_between(unit))

@@ -18,7 +18,7 @@ use super::shadow::{self, Shadow, Wanted};
 use super::streaming::{Streaming, ring_of};
 use super::touched::{self, Touched};
 use super::world::{UnitState, World, world};
-use super::{early, gate, home, host_memory, hosted, learn, overflow, peers, pinning, rows, saved, views};
+use super::{early, gate, home, host_memory, hosted, learn, overflow, peers, rows, saved, views};
 use crate::ffi::device;
 use crate::log;
 
@@ -398,7 +398,6 @@ fn moves_of(request: &Request, plan: &Plan) -> Vec<Move> {
 
 /// `ahead`: bytes that were taken for shadows before.
 pub(super) fn check_host_memory(bytes: u64, ahead: u64) -> Result<(), String> {
-    let config = super::config();
     let mut available = host_memory::available();
     if let Some(available) = &mut available {
         available.bytes = available.bytes.saturating_add(ahead);
@@ -406,8 +405,7 @@ pub(super) fn check_host_memory(bytes: u64, ahead: u64) -> Result<(), String> {
     if let Some(available) = available.as_ref().filter(|available| available.bytes < bytes) {
         return Err(format!("shadows need {} of host memory, and there are {available}", Bytes(bytes)));
     }
-    let limit = config.host_mem_limit_for(available.map_or(u64::MAX, |available| available.bytes));
-    match limit.filter(|&limit| limit < bytes + pinning::taken_bytes() + overflow::host_bytes()) {
+    match overflow::host_limit().filter(|&limit| limit < bytes + overflow::host_bytes_taken()) {
         Some(limit) => Err(format!(
             "shadows need {} of host memory, and host_mem_limit allows {}",
             Bytes(bytes),

@@ -18,6 +18,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a model over two GPUs" => a_model_over_two_gpus(),
         "another GPU reads weights" => another_gpu_reads_weights(),
         "another GPU reads weights while they are learnt" => another_gpu_reads_while_learning(),
+        "another GPU reaches protected weights" => another_gpu_reaches_protected_weights(),
         "freed while another GPU reads it" => freed_while_another_gpu_reads(),
         "copies between GPUs" => copies_between_gpus(false),
         "copies between GPUs that reach each other" => copies_between_gpus(true),
@@ -195,6 +196,36 @@ fn another_gpu_reads_while_learning() -> Told {
     let wrong = reader.wrong()?;
     scene.gpu.enter()?;
     Ok(wrong + scene.finish()?)
+}
+
+/// Weights that a GPU may only read, as the driver says.
+fn only_readable(scene: &Scene, device: i32) -> Result<u64, Failure> {
+    let (mut count, mut location) = (0, harness::gpu::device_memory().location);
+    location.id = device;
+    for weight in &scene.weights {
+        let mut flags = 0;
+        // The last page: the first ones may stay in GPU memory.
+        let at = weight.address + weight.bytes - PAGE as u64;
+        check("cuMemGetAccess", scene.gpu.driver.get_access(&mut flags, &location, at))?;
+        count += u64::from(flags == 1);
+    }
+    Ok(count)
+}
+
+/// Check mode has write-protected weights when GPU 1 is let in.
+fn another_gpu_reaches_protected_weights() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    for _ in 0..4 {
+        scene.pass()?;
+        scene.synchronize()?;
+    }
+    super::say("protected before", only_readable(&scene, 0)?);
+    let other = second()?;
+    reach(&scene, &other)?;
+    super::say("protected after", only_readable(&scene, 0)?);
+    super::say("protected from the other", only_readable(&scene, 1)?);
+    scene.pass()?;
+    scene.finish()
 }
 
 fn freed_while_another_gpu_reads() -> Told {

@@ -358,6 +358,14 @@ impl RingCheck {
         Ok(())
     }
 
+    /// What is write-protected now, as (start, end), sorted.
+    pub(crate) fn write_protected(&self) -> Vec<(u64, u64)> {
+        let shut = self.units.values().filter(|unit| unit.shield.is_shut());
+        let mut ranges: Vec<_> = shut.map(|unit| unit.shield.range()).collect();
+        ranges.sort_unstable();
+        ranges
+    }
+
     /// Its context still lives: events go back.
     pub(crate) fn close_events(&mut self) {
         self.flight.close();

@@ -61,6 +61,11 @@ impl Shield {
         self.state == State::Shut
     }
 
+    /// Its addresses, as (start, end).
+    pub(super) fn range(&self) -> (u64, u64) {
+        (self.address, self.address + self.bytes as u64)
+    }
+
     /// A launch is about to come; one that writes comes `in_turn`. `holds`: from now on launches that do not show the unit may read it.
     pub(super) fn before(&mut self, writes: bool, holds: bool) -> CudaResult<()> {
         if writes && self.state == State::Shut {
