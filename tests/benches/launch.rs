@@ -1,4 +1,4 @@
-//! What the preloaded library costs a launch that shows no weight, or resident ones only, with 512 bytes of parameters: the same program with and without it, on simcuda, which refuses every
+//! What the preloaded library costs a launch that shows no weight, or resident ones only, with 1,720 bytes of parameters: the same program with and without it, on simcuda, which refuses every
 //! launch at once. The target is 150 ns more (a release build on a quiet machine). Run: `cargo bench -p flextensor-tests --bench launch`.
 
 use criterion::{Criterion, criterion_group, criterion_main};

@@ -1,4 +1,4 @@
-//! Times launches that show no weight, or only weights with memory of their own, with 512 bytes of parameters. Run it where the driver refuses every launch at once (`SIMCUDA_FAULTS=cuLaunchKernel@*=1`):
+//! Times launches that show no weight, or only weights with memory of their own, with 1,720 bytes of parameters. Run it where the driver refuses every launch at once (`SIMCUDA_FAULTS=cuLaunchKernel@*=1`):
 //! what is left is the way to the driver. Prints `nanoseconds N` for each kind: the least of many batches' means. With the argument `answer` it times on
 //! demand instead: for each line `packed N`, `each N` or `resident N` on stdin it launches so often and answers with the nanoseconds that it took in all.
 
@@ -11,7 +11,8 @@ use std::time::Instant;
 
 const BATCHES: usize = 40;
 const LAUNCHES: u32 = 5000;
-const BYTES: usize = 512;
+/// As many as Hopper's kernels of cuBLAS take.
+const BYTES: usize = 1720;
 const REGIONS: usize = 16;
 /// More than the caches of one core, less than those of all.
 const COLD_BYTES: usize = 4 << 20;

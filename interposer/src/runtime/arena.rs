@@ -16,6 +16,11 @@ pub(crate) const PAGE: u64 = 2 << 20;
 /// Addresses that are reserved once: far more than any machine's memory, so that they are never short.
 const ARENA_BYTES: u64 = 1 << 40;
 
+/// Upper halves of words that are looked at together.
+pub(crate) const HALVES: usize = 16;
+/// Bits of an upper half that addresses within a stretch as long as the arena may differ in.
+const LOW_BITS: u32 = ARENA_BYTES.trailing_zeros() - 32;
+
 /// What a launch that shows an address has to do. Packed into one word, so that one load answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Meaning {
@@ -92,6 +97,13 @@ pub(crate) fn arena_or_reserve() -> CudaResult<&'static Arena> {
 }
 
 impl Arena {
+    /// An arena without pages, for tests of what looks for addresses in it.
+    #[cfg(test)]
+    pub(crate) fn at(base: u64) -> Self {
+        let (pages, beginnings) = (Box::default(), Box::default());
+        Arena { base, pages, beginnings, space: Mutex::new(BTreeMap::new()) }
+    }
+
     /// First address.
     pub(crate) fn base(&self) -> u64 {
         self.base
@@ -106,6 +118,18 @@ impl Arena {
     #[inline]
     pub(crate) fn contains(&self, address: u64) -> bool {
         address.wrapping_sub(self.base) < ARENA_BYTES
+    }
+
+    /// Whether one of these may be the upper half of an address in the range: it lies in two neighbouring stretches of its own length. Sixteen answers at once,
+    /// because nearly every word of a launch ends here.
+    #[inline(always)]
+    pub(crate) fn may_hold_any(&self, halves: &[u32; HALVES]) -> bool {
+        let first = (self.base >> 32) as u32 & !((1 << LOW_BITS) - 1);
+        let mut any = 0;
+        for half in halves {
+            any |= u32::from(half.wrapping_sub(first) >> (LOW_BITS + 1) == 0);
+        }
+        any != 0
     }
 
     /// What a launch has to do about this address.

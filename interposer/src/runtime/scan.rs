@@ -3,7 +3,7 @@
 
 #![expect(unsafe_code, reason = "reads the parameters that the program passes to the driver")]
 
-use super::arena::{Arena, Meaning};
+use super::arena::{self, Arena, Meaning};
 use super::layouts::Layout;
 use crate::ffi::types::c_void;
 
@@ -91,7 +91,7 @@ impl Parameters {
                     let start = unsafe { *entry }.cast_const().cast::<u8>();
                     // SAFETY: the pointer leads to the parameter's bytes.
                     unsafe {
-                        words(start, parameter.bytes as usize, 8, |at, address| {
+                        words(arena, start, parameter.bytes as usize, 8, |at, address| {
                             if arena.contains(address) {
                                 let meaning = arena.meaning(address);
                                 seen(Found { meaning, address, offset: parameter.offset + at as u32 });
@@ -102,7 +102,7 @@ impl Parameters {
             }
             // SAFETY: the caller passes a buffer of this size.
             Parameters::Packed { buffer, bytes } => unsafe {
-                words(buffer, bytes, 4, |at, address| {
+                words(arena, buffer, bytes, 4, |at, address| {
                     if arena.contains(address) {
                         let meaning = arena.meaning(address);
                         seen(Found { meaning, address, offset: at as u32 });
@@ -114,14 +114,99 @@ impl Parameters {
     }
 }
 
-/// Calls `seen` with every 64-bit word at a multiple of `step`.
+/// Bytes that are looked at together. A kernel of cuBLAS has 1,720 bytes of parameters, and two or three addresses among them.
+const BLOCK: usize = 4 * arena::HALVES;
+
+/// Calls `seen` with every 64-bit word at a multiple of `step` (4 or 8) that may be an address in the arena. Whole blocks are passed over in which no word has the
+/// upper half of one, which the processor finds out for several words at a time.
 ///
 /// # Safety
 /// `start` is valid for reads of `bytes`.
 #[inline]
-unsafe fn words(start: *const u8, bytes: usize, step: usize, mut seen: impl FnMut(usize, u64)) {
+unsafe fn words(
+    arena: &Arena,
+    start: *const u8,
+    bytes: usize,
+    step: usize,
+    mut seen: impl FnMut(usize, u64),
+) {
     let mut at = 0;
-    while at + 8 <= bytes {
+    loop {
+        // SAFETY: the caller's promise.
+        at = unsafe { pass_over(arena, start, at, bytes) };
+        if !has_block(at, bytes) {
+            break;
+        }
+        // SAFETY: the caller's promise; the block and the last word's upper half lie within.
+        unsafe { each_word(start, at, at + BLOCK + 4, step, &mut seen) };
+        at += BLOCK;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { each_word(start, at, bytes, step, &mut seen) };
+}
+
+/// Whether a whole block begins at `at`: the upper half of its last word lies behind it.
+#[inline(always)]
+fn has_block(at: usize, bytes: usize) -> bool {
+    at + BLOCK + 4 <= bytes
+}
+
+/// The first block from `at` on that may hold an address, or where no whole one begins any more.
+///
+/// # Safety
+/// `start` is valid for reads of `bytes`.
+#[inline]
+unsafe fn pass_over(arena: &Arena, start: *const u8, at: usize, bytes: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if has_block(at, bytes) && std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the caller's promise; the processor has what the function is compiled for.
+        return unsafe { pass_over_wide(arena, start, at, bytes) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { pass_over_by_blocks(arena, start, at, bytes) }
+}
+
+/// The same code, compiled for vectors of eight words.
+///
+/// # Safety
+/// As for [`pass_over`].
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn pass_over_wide(arena: &Arena, start: *const u8, at: usize, bytes: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { pass_over_by_blocks(arena, start, at, bytes) }
+}
+
+/// # Safety
+/// As for [`pass_over`].
+#[inline(always)]
+unsafe fn pass_over_by_blocks(arena: &Arena, start: *const u8, mut at: usize, bytes: usize) -> usize {
+    while has_block(at, bytes) {
+        // SAFETY: the upper halves begin within the bytes that the caller vouches for.
+        let first = unsafe { start.add(at + 4) };
+        // SAFETY: as do they end; the read needs no alignment.
+        let halves = unsafe { first.cast::<[u32; arena::HALVES]>().read_unaligned() };
+        if arena.may_hold_any(&halves) {
+            break;
+        }
+        at += BLOCK;
+    }
+    at
+}
+
+/// Calls `seen` with the words from `at` on that end at `end` at the latest.
+///
+/// # Safety
+/// `start` is valid for reads of `end` bytes.
+#[inline]
+unsafe fn each_word(
+    start: *const u8,
+    mut at: usize,
+    end: usize,
+    step: usize,
+    seen: &mut impl FnMut(usize, u64),
+) {
+    while at + 8 <= end {
         // SAFETY: the word ends within the bytes that the caller vouches for.
         let word = unsafe { start.add(at) };
         // SAFETY: as above; the read needs no alignment.
@@ -199,5 +284,61 @@ impl Patched {
     /// What to pass as `kernelParams`, or as `extra` where the launch was packed.
     pub(crate) fn pointers(&mut self) -> *mut *mut c_void {
         self.pointers.as_mut_ptr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::arena::PAGE;
+
+    /// Where the arena may begin: amid a stretch of its own length, so that addresses in it have two different upper halves, and at the beginning of one.
+    const BASES: [u64; 3] = [0x7f12_3456_7800_0000 & !(PAGE - 1), 1 << 44, 0x7e00_0020_0000];
+
+    fn found(arena: &Arena, buffer: &[u8]) -> Vec<(u64, u32)> {
+        let mut found = Vec::new();
+        let packed = Parameters::Packed { buffer: buffer.as_ptr(), bytes: buffer.len() };
+        // SAFETY: the buffer is as long as is said.
+        unsafe { packed.each_address(arena, |word| found.push((word.address, word.offset))) };
+        found
+    }
+
+    /// Every place in buffers of every length from one word to some blocks, first and last addresses of the arena and those beside them.
+    #[test]
+    fn an_address_is_found_wherever_it_stands_and_nothing_else_is() {
+        for base in BASES {
+            let arena = Arena::at(base);
+            let last = base + arena.bytes() - 1;
+            let outside = [base - 1, last + 1];
+            for bytes in (8..BLOCK * 3 + 12).step_by(4) {
+                for at in (0..=bytes - 8).step_by(4) {
+                    for address in [base, base + (1 << 32), last] {
+                        let mut buffer = vec![0_u8; bytes];
+                        buffer[at..at + 8].copy_from_slice(&address.to_le_bytes());
+                        let word = |other: usize| {
+                            u64::from_le_bytes(buffer[other..other + 8].try_into().expect("eight bytes"))
+                        };
+                        let naive = (0..=bytes - 8).step_by(4).filter(|&other| arena.contains(word(other)));
+                        let naive: Vec<_> = naive.map(|other| (word(other), other as u32)).collect();
+                        assert_eq!(found(&arena, &buffer), naive, "{base:#x}, {bytes} bytes, at {at}");
+                        assert!(naive.contains(&(address, at as u32)));
+                    }
+                    for address in outside {
+                        let mut buffer = vec![0_u8; bytes];
+                        buffer[at..at + 8].copy_from_slice(&address.to_le_bytes());
+                        assert!(found(&arena, &buffer).is_empty(), "{address:#x} is beside {base:#x}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn several_addresses_in_one_block_are_each_found_once_in_order() {
+        let arena = Arena::at(1 << 44);
+        let words: Vec<u64> = (0..40).map(|at| if at % 3 == 0 { (1 << 44) + at } else { at }).collect();
+        let buffer: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let offsets: Vec<u32> = found(&arena, &buffer).iter().map(|&(_, offset)| offset).collect();
+        assert_eq!(offsets, (0..40).step_by(3).map(|at| at * 8).collect::<Vec<u32>>());
     }
 }
