@@ -490,7 +490,12 @@ impl Recorder {
         }
         let waited = match std::mem::take(&mut self.active[at].waiting) {
             (Some(from), Some(to)) => Some((from, to)),
-            _ => None,
+            // Another thread's launch is amid its waiting: its mark is of no use to anybody.
+            (from, to) => {
+                let context = self.active[at].context;
+                self.spare.entry(context).or_default().extend(from.into_iter().chain(to));
+                None
+            }
         };
         let group = self.active[at].uses.iter_mut().rev().take_while(|seen| seen.owner == holder.owner);
         if let Some(seen) = group.into_iter().find(|seen| seen.unit == unit) {
