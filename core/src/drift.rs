@@ -115,8 +115,8 @@ impl Timing {
     fn drifted(&self) -> Option<f64> {
         let now = self.median()?;
         let Expected { pass_ms, bound_ms } = self.expected;
-        // Far below what was expected, the plan stands on times that are not the program's.
-        let off = now > pass_ms.max(bound_ms) * SLOWER || now * SLOWER < pass_ms;
+        // Far below what was expected, the plan stands on times that are not the program's. Where models take turns nothing is expected of single passes.
+        let off = now > pass_ms.max(bound_ms) * SLOWER || (pass_ms.is_finite() && now * SLOWER < pass_ms);
         let news = self.settled_ms.is_none_or(|then| now > then * CHANGED || now * CHANGED < then);
         (off && news).then_some(now)
     }

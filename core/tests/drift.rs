@@ -117,6 +117,15 @@ fn a_plan_is_wanted_when_passes_take_longer_than_expected_and_not_for_a_few() {
     assert!(timed(&mut watch, 150.0, TIMES));
 }
 
+#[test]
+fn passes_of_models_that_take_turns_are_judged_by_nothing() {
+    let mut watch = learnt();
+    watch.expect(SHAPE, Expected { pass_ms: f64::INFINITY, bound_ms: 90.0 });
+    for ms in [1.0, 1000.0] {
+        assert!(!timed(&mut watch, ms, TIMES), "{ms}");
+    }
+}
+
 /// Then the times that it was made from are not the program's.
 #[test]
 fn a_plan_is_wanted_when_passes_take_much_shorter_than_expected() {

@@ -33,7 +33,7 @@ const REMAP_MS_PER_GIB: f64 = 50.0;
 pub(in super::super) enum Why {
     /// A model came when the ring was there already.
     Model,
-    /// Passes take longer than the plan says.
+    /// Passes take longer, or far shorter, than the plan says.
     Drift,
     /// An allocation has no room.
     Pressure,
@@ -449,7 +449,7 @@ fn announce(done: InForce) {
     let (Prepared { device, plan, request, why, .. }, closed_ms) = (&done.prepared, done.closed_ms);
     let because = match why {
         Why::Model => "another model came",
-        Why::Drift => "passes took longer than expected",
+        Why::Drift => "passes took other times than expected",
         Why::Chosen => "the program chose what is streamed",
         Why::Asked => "the program asked for it",
         Why::Pressure | Why::Room => return promoted(done),
