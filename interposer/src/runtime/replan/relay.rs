@@ -250,9 +250,18 @@ impl Exchange {
             }
         };
         // As many as can be, also behind one that cannot.
-        let mut again = Ok(());
+        let (mut again, mut lost) = (Ok(()), Vec::new());
         for one in moved() {
-            again = again.and(one_back(one));
+            let done = one_back(one);
+            if done.is_err() {
+                lost.push(one.0.id);
+            }
+            again = again.and(done);
+        }
+        // Also launches that show what had been resident are the failed ring's from now on: nothing may lie behind its addresses.
+        let lost = lost.into_iter().filter_map(|id| world.unit(id));
+        if let Some(arena) = arena() {
+            lost.for_each(|unit| unit.mean(arena, Meaning::Streamed(unit.id)));
         }
         ring.forget_bytes();
         if let Err(error) = stream::synchronize(on).and(settled).and(again) {
