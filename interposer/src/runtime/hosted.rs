@@ -144,6 +144,11 @@ pub(super) fn weight_bytes(world: &World, device: i32) -> u64 {
     living.map(|unit| pages_at(world, unit.base, unit.pages).len() as u64 * PAGE).sum()
 }
 
+/// Bytes of GPU memory that weights of a device hold outside its ring.
+pub(super) fn gpu_weight_bytes(world: &World, device: i32) -> u64 {
+    world.private_weight_bytes(device).saturating_sub(weight_bytes(world, device))
+}
+
 /// From host pages to GPU pages under the same addresses; after an error all is as it was.
 pub(super) fn to_gpu(
     world: &mut World,

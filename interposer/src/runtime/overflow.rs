@@ -110,8 +110,7 @@ pub(super) fn limit(world: &World, ring_bytes: u64, device: i32, budget: Option<
     if !short && reserve.is_none() {
         return budget;
     }
-    let weights = world.private_weight_bytes(device).saturating_sub(hosted::weight_bytes(world, device));
-    let all = free + ring_bytes + weights;
+    let all = free + ring_bytes + hosted::gpu_weight_bytes(world, device);
     let room = if short { all / ROOM_WHILE_RUNNING } else { 0 };
     let fits = all.saturating_sub(room.max(reserve.unwrap_or(0)));
     Some(budget.map_or(fits, |budget| budget.min(fits)))

@@ -185,12 +185,8 @@ pub(super) fn hold_budget(device: i32) {
     let over = || {
         let world = world();
         let ring = ring_of(device).as_ref().map_or(0, |ring| ring.ring_bytes());
-        let weights = world.private_weight_bytes(device).saturating_sub(hosted::weight_bytes(&world, device));
-        world
-            .decided
-            .contains_key(&device)
-            .then(|| (weights + ring).saturating_sub(budget))
-            .filter(|&over| over > 0)
+        let over = (hosted::gpu_weight_bytes(&world, device) + ring).saturating_sub(budget);
+        (over > 0 && world.decided.contains_key(&device)).then_some(over)
     };
     if over().is_none() {
         return;

@@ -177,11 +177,12 @@ pub(super) fn ended(id: ModelId, ended: &Ended, tally: Option<PassTally>, observ
     } else if let Some(tally) = tally.filter(|_| !ended.observed) {
         model.watch.ended(ended.shape, tally);
     }
-    learn::recorder(learn::Recorder::collect);
-    for (shape, ms) in model.measure.take_recent() {
-        model.watch.measured(shape, ms);
-        learn::recorder(|recorder| recorder.collector.add_whole(id, shape, ms));
-    }
+    let recent = model.measure.take_recent();
+    recent.iter().for_each(|&(shape, ms)| model.watch.measured(shape, ms));
+    learn::recorder(|recorder| {
+        recorder.collect();
+        recent.iter().for_each(|&(shape, ms)| recorder.collector.add_whole(id, shape, ms));
+    });
     if enabled() {
         look_at_times(id, model);
         // The plan stands on what was observed.

@@ -89,25 +89,14 @@ impl Parameters {
                     let entry = unsafe { pointers.add(index) };
                     // SAFETY: as above.
                     let start = unsafe { *entry }.cast_const().cast::<u8>();
+                    let bytes = parameter.bytes as usize;
                     // SAFETY: the pointer leads to the parameter's bytes.
-                    unsafe {
-                        words(arena, start, parameter.bytes as usize, 8, |at, address| {
-                            if arena.contains(address) {
-                                let meaning = arena.meaning(address);
-                                seen(Found { meaning, address, offset: parameter.offset + at as u32 });
-                            }
-                        })
-                    };
+                    unsafe { addresses(arena, start, bytes, (parameter.offset, 8), &mut seen) };
                 }
             }
             // SAFETY: the caller passes a buffer of this size.
             Parameters::Packed { buffer, bytes } => unsafe {
-                words(arena, buffer, bytes, 4, |at, address| {
-                    if arena.contains(address) {
-                        let meaning = arena.meaning(address);
-                        seen(Found { meaning, address, offset: at as u32 });
-                    }
-                });
+                addresses(arena, buffer, bytes, (0, 4), &mut seen);
             },
             Parameters::Nothing => {}
         }
@@ -117,19 +106,24 @@ impl Parameters {
 /// Bytes that are looked at together. A kernel of cuBLAS has 1,720 bytes of parameters, and two or three addresses among them.
 const BLOCK: usize = 4 * arena::HALVES;
 
-/// Calls `seen` with every 64-bit word at a multiple of `step` (4 or 8) that may be an address in the arena. Whole blocks are passed over in which no word has the
-/// upper half of one, which the processor finds out for several words at a time.
+/// Calls `seen` with every 64-bit word at a multiple of `step` (4 or 8) that is an address in the arena, `first` being the offset of `start` in the kernel's parameters. Whole
+/// blocks are passed over in which no word has the upper half of one, which the processor finds out for several words at a time.
 ///
 /// # Safety
 /// `start` is valid for reads of `bytes`.
 #[inline]
-unsafe fn words(
+unsafe fn addresses(
     arena: &Arena,
     start: *const u8,
     bytes: usize,
-    step: usize,
-    mut seen: impl FnMut(usize, u64),
+    (first, step): (u32, usize),
+    seen: &mut impl FnMut(Found),
 ) {
+    let mut look = |at: usize, address: u64| {
+        if arena.contains(address) {
+            seen(Found { meaning: arena.meaning(address), address, offset: first + at as u32 });
+        }
+    };
     let mut at = 0;
     loop {
         // SAFETY: the caller's promise.
@@ -138,11 +132,11 @@ unsafe fn words(
             break;
         }
         // SAFETY: the caller's promise; the block and the last word's upper half lie within.
-        unsafe { each_word(start, at, at + BLOCK + 4, step, &mut seen) };
+        unsafe { each_word(start, at, at + BLOCK + 4, step, &mut look) };
         at += BLOCK;
     }
     // SAFETY: the caller's promise.
-    unsafe { each_word(start, at, bytes, step, &mut seen) };
+    unsafe { each_word(start, at, bytes, step, &mut look) };
 }
 
 /// Whether a whole block begins at `at`: the upper half of its last word lies behind it.
