@@ -80,6 +80,14 @@ pub(crate) fn give_back(address: u64, bytes: u64) -> Result<()> {
     check(unsafe { libc::munmap(address as *mut libc::c_void, bytes as usize) })
 }
 
+/// Whether anything lies at the address.
+pub(crate) fn is_mapped(address: u64) -> bool {
+    const SMALLEST: u64 = 4096;
+    let page = (address - address % SMALLEST) as *mut libc::c_void;
+    // SAFETY: the call touches no memory; it fails where none is mapped.
+    unsafe { libc::msync(page, SMALLEST as usize, libc::MS_ASYNC) == 0 }
+}
+
 /// Fresh host memory, page aligned and zero.
 pub(crate) fn host_memory(bytes: u64) -> Result<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -125,9 +125,15 @@ impl Space {
         holding(&self.host, address, |range| range.bytes)
     }
 
-    /// Whether the address lies where device memory is handed out, and no host memory has been registered there since.
+    /// Whether the address is the driver's: it lies where device memory is handed out, and no host memory has come to lie there, registered or not, behind or in place
+    /// of a reservation.
     pub(crate) fn is_device_address(&self, address: u64) -> bool {
-        (FIRST_ALLOCATION..END).contains(&address) && self.host_range(address).is_none()
+        let reserved = || holding(&self.reservations, address, |size| *size).is_some();
+        match address {
+            FIRST_ALLOCATION..FIRST_RESERVATION => self.host_range(address).is_none(),
+            FIRST_RESERVATION..END => reserved() || !os::is_mapped(address),
+            _ => false,
+        }
     }
 
     /// Reserves addresses, at `wanted` if it is free.
