@@ -56,6 +56,8 @@ pub struct Config {
     pub piecewise_prefetch: PiecewisePrefetch,
     pub log: LogLevel,
     pub report: Option<PathBuf>,
+    /// Passes.
+    pub trace_every: u32,
     pub check: CheckMode,
     pub enable_diagnostics: bool,
     pub enable_instrumentation: bool,

@@ -316,6 +316,14 @@ static DIAGNOSIS: &[Row] = &[
         Supported,
     ),
     row(
+        "trace_every",
+        Kind::Int { min: 0 },
+        "0",
+        "0.1.0",
+        "One pass in so many is seen whole once weights stream: what each use computed, and how long it waited for copies, for the report. Such a pass is slower. 0 = only those that are observed anyway.",
+        Supported,
+    ),
+    row(
         "check",
         Kind::Switch(CheckMode::NAMES),
         "off",

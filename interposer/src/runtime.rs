@@ -61,6 +61,7 @@ pub(crate) mod streaming;
 mod sums;
 mod switch;
 mod touched;
+mod trace;
 mod verify;
 mod views;
 pub(crate) mod words;

@@ -27,3 +27,37 @@ fn a_legacy_handle_of_managed_memory_is_refused_with_one_line_and_the_program_go
     let lines = outcome.stderr.matches("cannot be shared with other processes by a legacy handle").count();
     assert_eq!(lines, 1, "{}", outcome.describe());
 }
+
+/// What the report says of the passes that were seen whole: one shape, once a pass or never.
+fn seen_whole(every: &str) -> (serde_json::Value, harness::Outcome) {
+    // A link on which everything waits: four milliseconds a weight, in no time of computing.
+    let run = streamed("reads in order").sim("H2D_GBPS", "1").option("FT_REPLAN", "off");
+    let outcome = told_well(run.option("FT_TRACE_EVERY", every));
+    let report = outcome.report.as_ref().unwrap_or_else(|| panic!("no report: {}", outcome.describe()));
+    (report["models"][0]["observed"].clone(), outcome)
+}
+
+#[test]
+fn the_report_says_what_a_pass_waited_for_where_passes_are_traced() {
+    let (observed, outcome) = seen_whole("1");
+    let seen = &observed[0];
+    let number = |what: &str| seen[what].as_f64().unwrap_or_else(|| panic!("no {what}: {observed:#}"));
+    assert!(number("passes") >= 1.0 && number("uses") == 6.0, "{observed:#}");
+    let copied_ms = said(&outcome, "host_bytes") as f64 / 1e6;
+    let waited = number("waited_ms");
+    assert!(waited > copied_ms / 2.0, "{waited} of {copied_ms} ms: {observed:#}");
+    assert!(number("computed_ms") < waited, "what was waited for counts as computing: {observed:#}");
+    let waits = seen["waits"].as_array().unwrap_or_else(|| panic!("no waits: {observed:#}"));
+    let longest = waits.iter().map(|wait| wait["waited_ms"].as_f64().unwrap_or(0.0));
+    assert!(longest.is_sorted_by(|one, other| one >= other), "{observed:#}");
+    assert!(
+        waits.iter().all(|wait| wait["name"].as_str().is_some_and(|name| !name.is_empty())),
+        "{observed:#}"
+    );
+}
+
+#[test]
+fn no_pass_is_traced_where_nobody_asked_for_it() {
+    let (observed, outcome) = seen_whole("0");
+    assert_eq!(observed.as_array().map(Vec::len), Some(0), "{}", outcome.describe());
+}

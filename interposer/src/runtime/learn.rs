@@ -11,6 +11,7 @@ use flextensor_core::units::{ModelId, UnitId};
 
 use super::arena::Meaning;
 use super::scan::Found;
+use super::trace::{self, Trace, TracedUse};
 use super::words::{Word, words};
 use super::{evidence, link, saved};
 use crate::ffi::context::{self, Context};
@@ -47,8 +48,10 @@ struct Pass {
     model: ModelId,
     shape: u64,
     timed: bool,
-    /// It takes the place of what was known of its shape.
+    /// It is observed while weights stream.
     anew: bool,
+    /// What was known of its shape stays: it is seen for the report alone.
+    traced: bool,
     /// Only its beginning and its end are of interest.
     whole: bool,
     start: Option<Event>,
@@ -280,6 +283,14 @@ impl Recorder {
         self.open(model, shape, true, true);
     }
 
+    /// A pass begins that is observed for the report alone.
+    pub(crate) fn pass_begin_traced(&mut self, model: ModelId, shape: u64) {
+        self.open(model, shape, true, true);
+        if let Some(pass) = self.active.last_mut() {
+            pass.traced = true;
+        }
+    }
+
     fn open(&mut self, model: ModelId, shape: u64, timed: bool, anew: bool) {
         let probe_at = if timed && !anew && saved::keeps_link() { self.probe_at(model) } else { None };
         self.active.push(Pass {
@@ -287,6 +298,7 @@ impl Recorder {
             shape,
             timed,
             anew,
+            traced: false,
             whole: false,
             start: None,
             end: None,
@@ -325,12 +337,13 @@ impl Recorder {
         }
     }
 
-    /// The pass that was observed anew has ended: its units and owners in order of use. None if it does not count.
+    /// The pass that was observed anew has ended: its units and owners in order of use. None if it does not count, or only for the report.
     pub(crate) fn pass_end_anew(&mut self, model: ModelId, keep: bool) -> Option<Vec<(UnitId, u32)>> {
         let pass = self.active.iter().rev().find(|pass| pass.model == model && pass.anew)?;
+        let traced = pass.traced;
         let order: Vec<_> = counted(pass).map(|seen| (seen.unit, seen.owner)).collect();
         self.pass_end(model, keep && !order.is_empty());
-        keep.then_some(order)
+        (keep && !traced).then_some(order)
     }
 
     /// Reads the events of passes that were observed anew, as far as they have completed. Waits for nothing.
@@ -344,7 +357,7 @@ impl Recorder {
 
     /// Whether a pass of the model was observed anew and its times are not read yet.
     pub(crate) fn is_reading(&self, model: ModelId) -> bool {
-        self.finished.iter().any(|pass| pass.anew && pass.model == model)
+        self.finished.iter().any(|pass| pass.anew && !pass.traced && pass.model == model)
     }
 
     fn take(&mut self, pass: &Pass) {
@@ -353,7 +366,15 @@ impl Recorder {
                 self.collector.add_whole(pass.model, pass.shape, between(pass.start, pass.end));
             }
             Pass { whole: true, .. } => {}
-            Pass { anew: true, .. } => self.collector.replace(to_record(pass)),
+            Pass { anew: true, .. } => {
+                let (record, trace) = (to_record(pass), to_trace(pass));
+                if !pass.traced {
+                    self.collector.replace(record);
+                }
+                if pass.timed {
+                    trace::keep(pass.model, pass.shape, trace);
+                }
+            }
             _ => self.collector.add(to_record(pass)),
         }
         self.recycle(pass);
@@ -468,6 +489,7 @@ impl Recorder {
     /// The model is gone.
     pub(crate) fn forget(&mut self, model: ModelId) {
         self.collector.forget(model);
+        trace::forget(model);
         let (gone, active) =
             std::mem::take(&mut self.active).into_iter().partition(|pass| pass.model == model);
         self.active = active;
@@ -578,20 +600,31 @@ fn counted(pass: &Pass) -> impl Iterator<Item = &Seen> {
     pass.uses.iter().filter(move |seen| seen.certain || !certain.contains(&seen.unit))
 }
 
+/// What each use that counts computed and waited for, and how long the pass went on behind the last one.
+fn to_trace(pass: &Pass) -> Trace {
+    let mut last = pass.start;
+    let mut uses = Vec::new();
+    for seen in counted(pass) {
+        let waited_ms: f64 = seen.waits.iter().map(|&(from, to)| between(Some(from), Some(to))).sum();
+        let computed_ms = (between(last, seen.end) - waited_ms).max(0.0);
+        uses.push(TracedUse { unit: seen.unit, launches: seen.launches, computed_ms, waited_ms });
+        last = seen.end.or(last);
+    }
+    Trace { uses, tail_ms: between(last, pass.end) }
+}
+
 fn to_record(pass: &Pass) -> PassRecord {
     let mut record = if pass.timed && pass.start.is_some() {
         PassRecord::timed(pass.model, pass.shape)
     } else {
         PassRecord::order_only(pass.model, pass.shape)
     };
-    let mut last = pass.start;
-    for seen in counted(pass) {
-        let waited: f64 = seen.waits.iter().map(|&(from, to)| between(Some(from), Some(to))).sum();
-        record.record(seen.unit, seen.owner, (between(last, seen.end) - waited).max(0.0));
+    let trace = to_trace(pass);
+    for (seen, used) in counted(pass).zip(&trace.uses) {
+        record.record(seen.unit, seen.owner, used.computed_ms);
         record.record_launches(seen.launches);
-        last = seen.end.or(last);
     }
-    record.finish(between(last, pass.end))
+    record.finish(trace.tail_ms)
 }
 
 fn between(start: Option<Event>, end: Option<Event>) -> f64 {

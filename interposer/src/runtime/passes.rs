@@ -95,9 +95,11 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
     let observed = replan::begins(&mut world, id, shape);
     drop(world);
     in_context(context, || {
-        if observed {
-            learn::recorder(|recorder| recorder.pass_begin_anew(id, shape));
-        }
+        learn::recorder(|recorder| match observed {
+            Some(replan::Observed::Anew) => recorder.pass_begin_anew(id, shape),
+            Some(replan::Observed::Traced) => recorder.pass_begin_traced(id, shape),
+            None => {}
+        });
         replan::catch_up(id, device);
         if let Some(ring) = ring_of(device).as_mut() {
             ring.pager.pass_begin(id, shape);

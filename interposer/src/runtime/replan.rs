@@ -24,6 +24,7 @@ use super::chosen;
 use super::learn;
 use super::models::Model;
 use super::streaming::{Streaming, ring_of};
+use super::trace;
 use super::world::{UnitState, World, world};
 use placing::Why;
 
@@ -89,15 +90,31 @@ fn enabled() -> bool {
     super::config().replan == Replan::Auto
 }
 
-/// A pass begins in INFERENCE. True if it is to be observed: then its owners are wanted, and launches look at resident units too.
-pub(super) fn begins(world: &mut World, id: ModelId, shape: u64) -> bool {
-    let Some(model) = world.models.get_mut(&id) else { return false };
+/// Why a pass is observed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Observed {
+    /// The program may have changed.
+    Anew,
+    /// For the report alone.
+    Traced,
+}
+
+/// A pass begins in INFERENCE. Says if it is to be observed: then its owners are wanted, and launches look at resident units too.
+pub(super) fn begins(world: &mut World, id: ModelId, shape: u64) -> Option<Observed> {
+    let model = world.models.get_mut(&id)?;
     // While recording is suspended nothing is watched.
     let alone = model.open == 1 && !model.phase.is_suspended();
     model.current = Current { shape, alone };
-    if !alone || !enabled() || ring_of(model.device).is_none() || !model.watch.begins(shape) {
-        return false;
+    if !alone || ring_of(model.device).is_none() {
+        return None;
     }
+    let why = if enabled() && model.watch.begins(shape) {
+        Observed::Anew
+    } else if trace::is_due(model.measure.passes) {
+        Observed::Traced
+    } else {
+        return None;
+    };
     let units = model.units.clone();
     let resident = |unit: UnitId| {
         world.unit(unit).is_some_and(|unit| unit.state == UnitState::Resident && unit.stay.is_none())
@@ -107,7 +124,7 @@ pub(super) fn begins(world: &mut World, id: ModelId, shape: u64) -> bool {
     if let Some(model) = world.models.get_mut(&id) {
         model.observation = Some(Observation { watched });
     }
-    true
+    Some(why)
 }
 
 /// A pass has ended, or its model is about to go. `void`: nothing that it showed counts.

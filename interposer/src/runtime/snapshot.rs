@@ -12,7 +12,7 @@ use super::replan::Outlook;
 use super::streaming::{self, MAX_DEVICES, ring_of};
 use super::switch::{Decided, peak_gb_per_s};
 use super::world::{Unit, UnitState, World, world};
-use super::{check, evidence, hosted, learn, memory, overflow, passes, pinning, pressure, replan};
+use super::{check, evidence, hosted, learn, memory, overflow, passes, pinning, pressure, replan, trace};
 use crate::account;
 use crate::outcome;
 use crate::selftest;
@@ -71,9 +71,14 @@ fn process() -> Vec<Value> {
 fn models(world: &mut World, outlooks: &[Outlook]) -> Vec<Value> {
     let outlook = |shape: u64| outlooks.iter().find(|outlook| outlook.shape == shape);
     let decided = world.decided.clone();
+    for model in world.models.values_mut() {
+        passes::in_context(model.context, || {
+            model.measure.collect();
+            learn::recorder(learn::Recorder::collect);
+        });
+    }
     let mut list = Vec::new();
-    for (id, model) in &mut world.models {
-        passes::in_context(model.context, || model.measure.collect());
+    for (id, model) in &world.models {
         let bound = decided.get(&model.device).map(|decided| decided.plan.bound_ms);
         let measured: Vec<Value> = model
             .measure
@@ -100,6 +105,7 @@ fn models(world: &mut World, outlooks: &[Outlook]) -> Vec<Value> {
             "fixed_bytes": model.fixed_bytes,
             "passes": model.measure.passes,
             "measured": measured,
+            "observed": trace::report(world, *id),
         }));
     }
     list

@@ -112,6 +112,9 @@ class OptionFields:
     report: str | None
     """File that the run report (JSON) is written to when the process ends."""
 
+    trace_every: int
+    """One pass in so many is seen whole once weights stream: what each use computed, and how long it waited for copies, for the report. Such a pass is slower. 0 = only those that are observed anyway."""
+
     check: Literal["off", "on", "abort"]
     """Verify the runtime's own promises while running; slow. abort ends the process at what is found first."""
 

@@ -8,6 +8,8 @@ from typing import Any
 
 # The table of placements shows the largest; the file has them all.
 _LARGEST = 20
+# And that of waits the longest.
+_LONGEST = 8
 
 _PASS_TIMES = {"predicted_ms": "predicted", "bound_ms": "bound", "resident_ms": "all resident"}
 _SWITCH_TIMES = {"switch_ms": "whole", "gate_closed_ms": "launches waited"}
@@ -106,6 +108,25 @@ def _models(models: list[Any]) -> Iterator[str]:
                 f"passes of {model.get('name', '?')}, by the shape of their inputs",
                 *table(("shape", "median", "passes", "time / bound"), times),
             )
+        yield from _observed(model)
+
+
+def _observed(model: dict[str, Any]) -> Iterator[str]:
+    """What passes that were seen whole computed and waited for, by shape, and their longest waits."""
+    for seen in filter(_is_dict, _list(model, "observed")):
+        computed, waited = milliseconds(seen.get("computed_ms")), milliseconds(seen.get("waited_ms"))
+        yield from (
+            "",
+            f"a pass of {model.get('name', '?')} with inputs of shape {seen.get('shape', '?')}: "
+            f"{_count(seen.get('uses'))} uses, {_count(seen.get('launches'))} launches that show weights",
+            f"  computed {computed}, waited for copies {waited}",
+        )
+        waits = [
+            (wait.get("name", "?"), _count(wait.get("use")), milliseconds(wait.get("waited_ms")))
+            for wait in filter(_is_dict, _list(seen, "waits")[:_LONGEST])
+        ]
+        if waits:
+            yield from table(("longest waits", "use", "waited"), waits)
 
 
 def _plan(plan: dict[str, Any]) -> Iterator[str]:
