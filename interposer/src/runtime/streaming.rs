@@ -1,12 +1,13 @@
-//! One device's ring in operation: the pager, its driver events and copy streams, and the shadows. Performs the pager's commands.
+//! One device's ring in operation: its units, its pager, and what is asked of it. What the pager says is done by `streaming/perform`, the ring's end is `streaming/closing`'s.
 //! What is streamed is decided by the plan and set up by `switch`; what a launch does with the verdicts is `launch`'s matter.
 
-#![expect(unsafe_code, reason = "copies between our pinned memory and addresses that we mapped")]
+mod closing;
+mod perform;
+mod stream_names;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use flextensor_core::pager::{Command, CopyStream, EventId, Hit, Pager, Progress, StreamId, Verdict};
+use flextensor_core::pager::{Command, CopyStream, Hit, Pager, Verdict};
 use flextensor_core::units::UnitId;
 
 use super::arena::PAGE;
@@ -14,15 +15,18 @@ use super::arena::PAGE;
 use super::check::seeds::{self, Seed};
 use super::check::{self, By, RingCheck};
 use super::shadow::Shadow;
-use super::verify::{self, Ledger};
+use super::verify::Ledger;
 use super::world::Unit;
 use crate::ffi::context::{self, Context};
-use crate::ffi::copy;
-use crate::ffi::event::{self, Event};
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::stream::{self, Stream};
-use crate::ffi::types::{CUresult, CUstream};
-use crate::ffi::vmm::{self, Handle};
+use crate::ffi::types::CUresult;
+use crate::ffi::vmm::Handle;
+use perform::Gpu;
+use stream_names::stream_id;
+
+pub(crate) use closing::{Counted, counted_by_gone_rings};
+pub(super) use stream_names::program_stream;
 
 /// Devices that a process may have.
 pub(crate) const MAX_DEVICES: usize = 64;
@@ -46,12 +50,6 @@ pub(crate) struct StreamedUnit {
     pub(crate) hold: bool,
     /// What is known of its bytes.
     pub(crate) ledger: Ledger,
-}
-
-/// The driver's side of the pager.
-struct Gpu {
-    copies: [Stream; 2],
-    events: Vec<Event>,
 }
 
 /// A ring in operation.
@@ -78,17 +76,6 @@ pub(crate) struct Streaming {
 
 static DEVICES: [Mutex<Option<Box<Streaming>>>; MAX_DEVICES] = [const { Mutex::new(None) }; MAX_DEVICES];
 
-/// What a ring counted: the pager's counters in the report's order, then bytes in and bytes back.
-pub(crate) type Counted = [u64; 10];
-
-/// Sums of rings that are gone.
-static GONE: Mutex<Counted> = Mutex::new([0; 10]);
-
-/// What rings counted that are gone.
-pub(crate) fn counted_by_gone_rings() -> Counted {
-    *GONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 /// Locks the ring of a device; none before its first switch-over.
 pub(crate) fn ring_of(device: i32) -> MutexGuard<'static, Option<Box<Streaming>>> {
     let index = usize::try_from(device).unwrap_or(0).min(MAX_DEVICES - 1);
@@ -100,12 +87,6 @@ pub(crate) fn ring_of(device: i32) -> MutexGuard<'static, Option<Box<Streaming>>
         }
         ring
     })
-}
-
-impl Progress for Gpu {
-    fn completed(&self, event: EventId) -> bool {
-        self.events.get(event.0 as usize).is_some_and(|&event| event::query(event).unwrap_or(false))
-    }
 }
 
 impl Streaming {
@@ -311,17 +292,6 @@ impl Streaming {
         }
     }
 
-    /// What hangs over comes back to its page, if it was written at the shadow.
-    fn settle_overhang(&mut self, unit: UnitId, on: CopyStream) -> CudaResult<()> {
-        let on = self.gpu.copies[on as usize];
-        let Some(unit) = self.unit_mut(unit).filter(|unit| unit.overhang_written) else { return Ok(()) };
-        unit.overhang_written = false;
-        unit.shadow.overhang(unit.overhang).map_or(Ok(()), |(offset, bytes, host)| {
-            // SAFETY: as in `copy_in`.
-            unsafe { copy::to_device_async(unit.address + offset, host, bytes as usize, on) }
-        })
-    }
-
     /// Waits for both copy streams.
     pub(crate) fn drain(&self) -> CudaResult<()> {
         self.gpu.copies.iter().try_for_each(|&copy| stream::synchronize(copy))
@@ -354,48 +324,6 @@ impl Streaming {
         ]
     }
 
-    /// Gives everything back to the driver, and the host memory of what was in it. Nothing is mapped to its pages, nobody waits for its events, and the
-    /// calling thread holds no ring's lock.
-    pub(crate) fn close(mut self) {
-        let mut check = self.check.take();
-        let gone = context::with_current(self.context, || {
-            self.drain()?;
-            if let Some(mut check) = check.take() {
-                check.close_events();
-                check.close();
-            }
-            // As many as can be, also behind one that cannot.
-            let events = self.gpu.events.iter().map(|&event| event::destroy(event));
-            let closed = events.fold(Ok(()), Result::and);
-            let copies = self.gpu.copies.iter().map(|&copy| stream::destroy(copy));
-            let closed = copies.fold(closed, Result::and);
-            verify::let_go(self.units.iter().flatten().map(|unit| unit.shadow).collect());
-            closed
-        });
-        if let Err(error) = gone {
-            crate::log::debug!("the copy streams of a ring could not be closed: {error}");
-        }
-        self.let_go_of_pages();
-    }
-
-    /// The same when its context is gone, and with it streams, events and registrations.
-    pub(crate) fn close_without_context(mut self) {
-        if let Some(check) = self.check.take() {
-            check.close();
-        }
-        verify::let_go(self.units.iter().flatten().map(|unit| unit.shadow).collect());
-        self.let_go_of_pages();
-    }
-
-    fn let_go_of_pages(self) {
-        let mut gone = GONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        gone.iter_mut().zip(self.counted()).for_each(|(sum, one)| *sum += one);
-        drop(gone);
-        for handle in self.ring {
-            let _ = vmm::release(handle);
-        }
-    }
-
     /// Bytes of GPU memory that the ring holds.
     pub(crate) fn ring_bytes(&self) -> u64 {
         self.ring.len() as u64 * PAGE
@@ -410,126 +338,6 @@ impl Streaming {
     pub(crate) fn units_and_views(&self) -> (u64, u64) {
         let views = self.units.iter().flatten().filter(|unit| unit.shadow.view.is_some()).count();
         (self.units.iter().flatten().count() as u64, views as u64)
-    }
-
-    fn perform(&mut self) {
-        #[cfg(feature = "seeded-faults")]
-        seeds::spoil(&mut self.commands);
-        let commands = std::mem::take(&mut self.commands);
-        for &command in &commands {
-            if let Err(error) = self.perform_one(command) {
-                self.fail(error, &format!("{command:?}"));
-            }
-        }
-        self.commands = commands;
-        self.commands.clear();
-    }
-
-    fn perform_one(&mut self, command: Command) -> CudaResult<()> {
-        // Nobody is served by a ring that failed, and what it should have recorded may never have been.
-        if self.failed.is_some()
-            && matches!(command, Command::WaitOnStream { .. } | Command::WaitOnCopy { .. })
-        {
-            return Ok(());
-        }
-        if let Some(check) = self.check.as_mut().filter(|_| self.failed.is_none()) {
-            check.command(command);
-        }
-        match command {
-            Command::WaitOnStream { stream, event } => match program_stream(stream) {
-                Some(stream) => stream::wait(stream, self.event(event)?),
-                None => Err(CudaError(CUresult::CUDA_ERROR_INVALID_HANDLE)),
-            },
-            Command::WaitOnCopy { copy, event } => {
-                stream::wait(self.gpu.copies[copy as usize], self.event(event)?)
-            }
-            Command::RecordReader { stream, event } => match program_stream(stream) {
-                Some(stream) => event::record(self.event(event)?, stream),
-                // Another thread's own stream cannot be marked from here: wait for all there is instead.
-                None => {
-                    context::synchronize()?;
-                    if let Some(check) = &mut self.check {
-                        check.audit().waited_for_all();
-                    }
-                    Ok(())
-                }
-            },
-            Command::RecordCopy { copy, event } => {
-                event::record(self.event(event)?, self.gpu.copies[copy as usize])
-            }
-            Command::CopyIn { copy, unit, first, pages } => {
-                self.copy_in(copy, unit, u64::from(first), u64::from(pages))
-            }
-            Command::WriteBack { copy, unit, first, pages } => {
-                self.write_back(copy, unit, u64::from(first), u64::from(pages))
-            }
-        }
-    }
-
-    fn copy_in(&mut self, copy: CopyStream, unit: UnitId, first: u64, pages: u64) -> CudaResult<()> {
-        // Nobody knows what lies behind the addresses of a ring that failed.
-        if self.failed.is_some() {
-            return Ok(());
-        }
-        self.bytes_in += pages * PAGE;
-        if self.unit(unit).is_some_and(|unit| first + pages == unit.pages) {
-            self.settle_overhang(unit, copy)?;
-        }
-        #[cfg(feature = "seeded-faults")]
-        if seeds::is(Seed::ShadowChanged)
-            && let Some(unit) = self.unit(unit)
-        {
-            seeds::scribble(&unit.shadow);
-        }
-        if let Some(check) = &mut self.check {
-            return check.copy_in(copy, unit, first, pages);
-        }
-        let on = self.gpu.copies[copy as usize];
-        let Some(unit) = self.unit(unit) else { return Ok(()) };
-        unit.shadow.pieces(first * PAGE, pages * PAGE).try_for_each(|(offset, bytes, host)| {
-            // SAFETY: the unit keeps its shadow until its last copy has ended.
-            unsafe { copy::to_device_async(unit.address + offset, host, bytes as usize, on) }
-        })
-    }
-
-    fn write_back(&mut self, copy: CopyStream, id: UnitId, first: u64, pages: u64) -> CudaResult<()> {
-        if self.failed.is_some() {
-            return Ok(());
-        }
-        let on = self.gpu.copies[copy as usize];
-        let (context, device) = (self.context, self.device);
-        self.bytes_back += pages * PAGE;
-        let Some(unit) = self.unit_mut(id) else { return Ok(()) };
-        if first == 0 {
-            verify::before_write_back(unit, on);
-        }
-        let is_last = first + pages == unit.pages;
-        let (address, shadow) = (unit.address, unit.shadow);
-        let overhang = shadow.overhang(unit.overhang).filter(|_| is_last);
-        let out = |(offset, bytes, host): (u64, u64, *const u8)| {
-            // SAFETY: as in `copy_in`; the protocol keeps everybody else from these bytes meanwhile.
-            unsafe { copy::to_host_async(host.cast_mut(), address + offset, bytes as usize, on) }
-        };
-        match &self.check {
-            Some(check) => check.copy_out(copy, id, first, pages)?,
-            None => shadow.pieces(first * PAGE, pages * PAGE).try_for_each(out)?,
-        }
-        // Its page is private.
-        overhang.map_or(Ok(()), out)?;
-        if let Some(unit) = self.unit_mut(id).filter(|_| is_last) {
-            verify::after_write_back(context, device, id, unit, on);
-        }
-        match &mut self.check {
-            Some(check) => check.wrote_back(copy, id, first, pages),
-            None => Ok(()),
-        }
-    }
-
-    fn event(&mut self, id: EventId) -> CudaResult<Event> {
-        while self.gpu.events.len() <= id.0 as usize {
-            self.gpu.events.push(event::create(false)?);
-        }
-        Ok(self.gpu.events[id.0 as usize])
     }
 }
 
@@ -547,70 +355,5 @@ pub(crate) fn forget_stream(stream: Stream) {
                 check.audit().stream_ended(stream_id(stream));
             }
         }
-    }
-}
-
-/// The pager's name of a stream. The legacy default stream has two handles; each thread's own default stream has the same one, so that
-/// the thread's number goes into the name.
-pub(crate) fn stream_id(stream: Stream) -> StreamId {
-    match stream.number() as u64 {
-        LEGACY => StreamId(0),
-        PER_THREAD => StreamId(thread_number() << 32 | PER_THREAD),
-        handle => StreamId(handle),
-    }
-}
-
-const LEGACY: u64 = 1;
-const PER_THREAD: u64 = 2;
-
-/// The stream behind a name. None for another thread's own default stream: only that thread can reach it.
-pub(super) fn program_stream(stream: StreamId) -> Option<Stream> {
-    let handle = if stream.0 & u64::from(u32::MAX) == PER_THREAD {
-        if stream.0 >> 32 != thread_number() {
-            return None;
-        }
-        PER_THREAD
-    } else {
-        stream.0
-    };
-    let raw: CUstream = std::ptr::with_exposed_provenance_mut(handle as usize);
-    Some(Stream::from(raw))
-}
-
-fn thread_number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        static NUMBER: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-    }
-    let number = NUMBER.try_with(std::cell::Cell::get).unwrap_or(0);
-    if number != 0 {
-        return number;
-    }
-    let made = NEXT.fetch_add(1, Ordering::Relaxed);
-    let _ = NUMBER.try_with(|cell| cell.set(made));
-    made
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn named(handle: usize) -> StreamId {
-        let raw: CUstream = std::ptr::without_provenance_mut(handle);
-        stream_id(Stream::from(raw))
-    }
-
-    #[test]
-    fn both_handles_of_the_legacy_stream_are_one_stream() {
-        assert_eq!(named(0), named(1));
-    }
-
-    #[test]
-    fn the_own_default_streams_of_two_threads_are_two_streams() {
-        let here = named(2);
-        let there = std::thread::spawn(|| named(2)).join().expect("the thread only names a stream");
-        assert_ne!(here, there);
-        assert!(program_stream(here).is_some());
-        assert!(program_stream(there).is_none());
     }
 }
