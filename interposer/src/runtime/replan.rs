@@ -1,13 +1,16 @@
 //! What follows when a program changes after the switch-over. A pass that did not do what was expected has the next one of its shape observed, with the
 //! hook's help where there is one, and from then on that shape has its own order. Where passes take longer than expected, or another model came, a new plan
-//! is made for everything on the device (`standing`, `placing`) and put in force between two forwards (`relay`). Where memory runs short weights make room at once
-//! (`giving`). Which passes and plans are worth it is core's `drift`;
-//! how an order is followed is the pager's.
+//! is made for everything on the device (`standing`, `placing`), kept ready (`prepared`) and put in force between two forwards (`in_force`, `relay`). Where
+//! memory runs short weights make room at once (`giving`). Which passes and plans are worth it is core's `drift`; how an order is followed is the pager's.
 
 mod giving;
+mod in_force;
 mod placing;
+mod prepared;
 mod relay;
 mod standing;
+mod target;
+mod worth;
 
 use std::collections::BTreeSet;
 
@@ -26,10 +29,12 @@ use super::models::Model;
 use super::streaming::{Streaming, ring_of};
 use super::trace;
 use super::world::{UnitState, World, world};
-use placing::Why;
+use worth::Why;
 
 pub(super) use giving::give_way;
-pub(super) use placing::{counts, discard_stale, settle};
+pub(super) use in_force::counts;
+pub(super) use placing::settle;
+pub(super) use prepared::discard_stale;
 
 /// The pass of a model that is going on.
 #[derive(Clone, Copy, Debug, Default)]
@@ -240,7 +245,7 @@ pub(super) fn between_forwards(device: i32) {
     if chosen::take_news(device) && ring_of(device).is_some() && !placing::think(device, Why::Chosen) {
         chosen::add_news(device);
     }
-    placing::between_forwards(device);
+    in_force::between_forwards(device);
 }
 
 /// Memory that weights had to make free is not needed any more: a plan for more memory is thought of.

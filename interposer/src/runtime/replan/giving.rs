@@ -3,8 +3,12 @@
 
 use super::super::world::world;
 use super::super::{early, passes, planned};
-use super::placing::{self, Carried, Thinking, Why};
+use super::in_force::{self, Carried};
+use super::placing::Thinking;
+use super::prepared;
 use super::standing::{Aim, asked};
+use super::target::targets;
+use super::worth::Why;
 
 /// Weights go to the ring until `wanted` bytes of GPU memory have become free, or at least `least`; returns how many have. One switch-over at a time is the
 /// caller's promise; it is not inside the gate, and holds no other lock.
@@ -16,7 +20,7 @@ pub(in super::super) fn give_way(device: i32, least: u64, wanted: u64) -> Result
         return Err("weights that are learnt are streamed already".to_owned());
     }
     let _only = Thinking::wait();
-    placing::discard(device);
+    prepared::discard(device);
     match give(device, wanted) {
         Err(_) if least < wanted => give(device, least),
         given => given,
@@ -36,16 +40,16 @@ fn give(device: i32, bytes: u64) -> Result<u64, String> {
             bytes.div_ceil(1 << 20)
         ));
     }
-    let targets = placing::targets(&asked, &made);
+    let targets = targets(&asked, &made);
     if targets.is_empty() {
         return Err("no weight would move".to_owned());
     }
     let context = asked.context;
     let carried = passes::in_context(context, || {
-        let prepared = placing::make_ready(asked, made, targets, Why::Pressure)?;
-        Ok::<_, String>(match placing::carry_out(prepared) {
+        let prepared = prepared::make_ready(asked, made, targets, Why::Pressure)?;
+        Ok::<_, String>(match in_force::carry_out(prepared) {
             Carried::Busy(prepared) => {
-                placing::give_up(*prepared);
+                prepared::give_up(*prepared);
                 Carried::Refused(
                     "a forward reads weights through pointers, or a graph is captured".to_owned(),
                 )

@@ -1,6 +1,6 @@
 //! From one ring to another behind the closed gate: units change their places, the ring its length, and no address its bytes. Everything that can be
 //! refused is asked for before the first unmapping; until then a failure changes nothing, and after it all pages come back where they were.
-//! What goes where is `placing`'s matter.
+//! What goes where is `target`'s matter.
 
 #![expect(unsafe_code, reason = "copies between our pinned memory and mapped addresses")]
 
@@ -11,7 +11,9 @@ use super::super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::super::verify::Ledger;
 use super::super::world::{UnitState, World, world};
 use super::super::{graphs, leftover, passes, peers, views};
-use super::placing::{Prepared, Target, Why};
+use super::prepared::Prepared;
+use super::target::Target;
+use super::worth::Why;
 use crate::ffi::copy;
 use crate::ffi::result::CudaResult;
 use crate::ffi::stream::{self, Stream};
