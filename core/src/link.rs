@@ -111,7 +111,13 @@ impl LinkCurve {
     /// The best throughput of any size, in bytes per millisecond: what the bound is computed with.
     #[must_use]
     pub fn peak_bytes_per_ms(&self) -> f64 {
-        self.points.iter().fold(f64::MIN_POSITIVE, |best, p| best.max(p.gb_per_s)) * 1e6
+        self.peak_gb_per_s() * 1e6
+    }
+
+    /// The same in GB/s.
+    #[must_use]
+    pub fn peak_gb_per_s(&self) -> f64 {
+        self.points.iter().fold(f64::MIN_POSITIVE, |best, p| best.max(p.gb_per_s))
     }
 }
 

@@ -177,7 +177,8 @@ pub(crate) fn phase_settings() -> PhaseSettings {
 
 /// The phase of the model that has come furthest.
 pub(crate) fn phase() -> Phase {
-    switch::furthest_phase(&lock_world())
+    let world = lock_world();
+    world.models.values().map(|model| model.phase.phase()).max().unwrap_or(Phase::NotInitialized)
 }
 
 /// The device of the first streamed unit among what a launch shows.

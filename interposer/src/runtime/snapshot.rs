@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::replan::Outlook;
 use super::streaming::{self, MAX_DEVICES, ring_of};
-use super::switch::{Decided, peak_gb_per_s};
+use super::switch::Decided;
 use super::world::{Unit, UnitState, World, world};
 use super::{check, evidence, hosted, learn, memory, overflow, passes, pinning, pressure, replan, trace};
 use crate::account;
@@ -131,7 +131,7 @@ fn plan(world: &World, device: i32, decided: &Decided) -> Value {
         "predicted_ms": plan.predicted_ms,
         "bound_ms": plan.bound_ms,
         "resident_ms": decided.resident_ms,
-        "link_gb_per_s": peak_gb_per_s(&decided.link),
+        "link_gb_per_s": decided.link.peak_gb_per_s(),
         "switch_ms": decided.took_ms,
         "gate_closed_ms": decided.closed_ms,
         "measured_ms": measured,

@@ -1,45 +1,32 @@
 //! The switch-over: from learnt passes to a plan, and from private pages to a ring. Host memory is made and pinned first; until then a failure changes nothing.
 //! What the plan is, is core's `plan`; how pages move is `exchange`'s matter; the ring's life is `streaming`'s.
 
-use std::collections::BTreeMap;
+mod decided;
+mod request;
+mod shadows;
+
 use std::sync::Mutex;
 
-use flextensor_core::link::{LinkCurve, LinkPoint};
-use flextensor_core::phase::Phase;
-use flextensor_core::plan::{PassProfile, Plan, PlanNote, PlanRequest, StayReason, plan_increment};
+use flextensor_core::plan::{Plan, StayReason};
 use flextensor_core::units::{Bytes, ModelId, UnitId};
 
 use super::arena::{Meaning, PAGE, arena};
 use super::evidence::{self, Baseline, Rest};
 use super::exchange::{self, Move};
-use super::planned::{self, planned};
 use super::private::{self, Why};
-use super::shadow::{self, Shadow, Wanted};
+use super::shadow;
 use super::streaming::{Streaming, ring_of};
 use super::touched::{self, Touched};
 use super::world::{UnitState, World, world};
-use super::{early, gate, home, host_memory, hosted, learn, overflow, peers, rows, saved, views};
-use crate::ffi::device;
+use super::{early, gate, home, hosted, learn, overflow, peers, rows, saved};
 use crate::log;
+use decided::{announce, remember};
+use request::{plan_for, request_for};
+use shadows::make_shadows;
 
-/// What was decided for a device, for the report.
-#[derive(Clone, Debug)]
-pub(crate) struct Decided {
-    pub(crate) plan: Plan,
-    pub(crate) budget: Option<u64>,
-    pub(crate) link: LinkCurve,
-    /// Bytes of weights that are in no unit of the plan.
-    pub(crate) fixed_bytes: u64,
-    pub(crate) total_bytes: u64,
-    pub(crate) resident_ms: f64,
-    /// Milliseconds from the plan to the opening of the gate: all, and with the gate closed.
-    pub(crate) took_ms: f64,
-    pub(crate) closed_ms: f64,
-    /// Why nothing was switched, if so.
-    pub(crate) refused: Option<String>,
-    /// Its ring is gone, with all that was in it.
-    pub(crate) retired: bool,
-}
+pub(crate) use decided::{Decided, Decisions};
+pub(super) use request::{Request, only};
+pub(super) use shadows::check_host_memory;
 
 /// One switch-over at a time: a plan stands on what the one before made.
 pub(super) static SWITCHING: Mutex<()> = Mutex::new(());
@@ -98,160 +85,6 @@ fn place(id: ModelId, early: bool) {
             keep_all(&request, plan, &why);
         }
     }
-}
-
-/// By an earlier run, for a ring that turns already, or made now.
-fn plan_for(request: &Request) -> Result<Plan, String> {
-    // The lock goes before the plan is made: the world is asked for it, and comes first in the order of locks.
-    let turns = ring_of(request.device).is_some();
-    let saved =
-        if request.early { None } else { saved::plan(request.id, &request.plan, request.ring_before) };
-    match saved {
-        Some(plan) => Ok(plan),
-        None if turns => increment(request).map_err(|error| error.to_string()),
-        None => planned(&request.plan),
-    }
-}
-
-/// Lets the ring of a device go when nothing is streamed there any more. The calling thread holds no lock.
-pub(crate) fn retire_empty_ring(device: i32) {
-    let empty = |ring: &Option<Box<Streaming>>| ring.as_ref().is_some_and(|ring| ring.is_empty());
-    if !empty(&ring_of(device)) {
-        return;
-    }
-    // Whoever switches over now counts on the ring.
-    let Ok(_only) = SWITCHING.try_lock() else { return };
-    let_ring_go(device);
-}
-
-/// Lets the ring go if nothing is streamed in it. Nobody switches over, or the caller does.
-pub(super) fn let_ring_go(device: i32) {
-    let _closed = gate::close();
-    let mut world = world();
-    let mut ring = ring_of(device);
-    if ring.as_ref().is_none_or(|ring| !ring.is_empty()) {
-        return;
-    }
-    let gone = ring.take();
-    drop(ring);
-    if let Some(ring) = gone {
-        ring.close();
-    }
-    if let Some(decided) = world.decided.get_mut(&device) {
-        decided.retired = true;
-    }
-}
-
-/// What a plan is asked for, and for whom.
-pub(super) struct Request {
-    id: ModelId,
-    /// Pages of the ring that turns already; 0 = none.
-    ring_before: u64,
-    pub(super) device: i32,
-    pub(super) plan: PlanRequest,
-    /// The units to be placed now.
-    pub(super) mine: Vec<UnitId>,
-    /// They are learnt on, and placed again when that has ended.
-    pub(super) early: bool,
-    resident_ms: f64,
-}
-
-impl Request {
-    /// Whether the plan streams any of its units.
-    fn streams(&self, plan: &Plan) -> bool {
-        plan.layout.iter().any(|run| self.mine.contains(&run.unit))
-    }
-}
-
-fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<Request> {
-    let config = super::config();
-    let profile = learn::recorder(|recorder| recorder.collector.profile(id));
-    let hidden = hidden_units(id, profile.as_ref());
-    let splittable = views::are_possible();
-    let world = world();
-    let model = world.models.get(&id)?;
-    let device = model.device;
-    let total = device::total_memory(device).map_or(0, |bytes| bytes as u64);
-    let learnt = |unit: &&super::world::Unit| unit.device == device && unit.state == UnitState::Learning;
-    let mine: Vec<_> =
-        world.units.iter().filter(learnt).filter(|unit| model.units.contains(&unit.id)).collect();
-    let ids: Vec<UnitId> = mine.iter().map(|unit| unit.id).collect();
-    let small = world.small(device);
-    let units = mine
-        .iter()
-        .map(|unit| {
-            let stay = unit.stay.or_else(|| hidden.contains(&unit.id).then_some(StayReason::Hidden));
-            unit.info(splittable, small, stay)
-        })
-        .collect();
-    let placed: u64 = mine.iter().map(|unit| unit.pages * PAGE).sum();
-    let in_host = world.bytes_kept_in_host(device);
-    let resident_ms = profile.as_ref().map_or(0.0, |profile| profile.resident_ms);
-    let passes = passes_of(id, profile, &ids);
-    let ring_before = ring_of(device).as_ref().map_or(0, |ring| ring.ring.len() as u64);
-    let budget = config.max_gpu_mem_for(device.unsigned_abs(), total);
-    Some(Request {
-        id,
-        ring_before,
-        device,
-        plan: PlanRequest {
-            budget: overflow::limit(&world, ring_before * PAGE, device, budget),
-            fixed_bytes: world.private_weight_bytes(device).saturating_sub(placed + in_host),
-            units,
-            passes,
-            link,
-            ring_override: config.ring_bytes,
-            objective: planned::objective(),
-            ..PlanRequest::default()
-        },
-        mine: ids,
-        early,
-        resident_ms,
-    })
-}
-
-/// Passes in the usual shape, then in the others that were measured.
-fn passes_of(id: ModelId, usual: Option<PassProfile>, units: &[UnitId]) -> Vec<PassProfile> {
-    let Some(usual) = usual else { return Vec::new() };
-    let others = learn::recorder(|recorder| {
-        let mut all = recorder.collector.profiles(id);
-        all.retain(|pass| pass.shape != usual.shape && recorder.collector.timed_passes(id, pass.shape) > 0);
-        all
-    });
-    std::iter::once(usual).chain(others).map(|pass| only(pass, units)).collect()
-}
-
-/// Units that no launch of the usual pass showed, though their owners ran.
-fn hidden_units(id: ModelId, profile: Option<&PassProfile>) -> Vec<UnitId> {
-    let units = world().models.get(&id).map(|model| model.units.clone()).unwrap_or_default();
-    let shown =
-        |unit: UnitId| profile.is_some_and(|profile| profile.uses.iter().any(|used| used.unit == unit));
-    learn::recorder(|recorder| {
-        units.into_iter().filter(|&unit| !shown(unit) && !recorder.is_idle(unit, id)).collect()
-    })
-}
-
-/// The profile without uses of units that are not to be placed; their time goes to the next use.
-pub(super) fn only(mut profile: PassProfile, units: &[UnitId]) -> PassProfile {
-    let mut carried = 0.0;
-    profile.uses.retain_mut(|used| {
-        used.compute_ms += std::mem::take(&mut carried);
-        let keep = units.contains(&used.unit);
-        if !keep {
-            carried = used.compute_ms;
-        }
-        keep
-    });
-    profile.tail_ms += carried;
-    profile
-}
-
-/// A plan for a model that comes when a ring is already turning: the ring stays as it is, and the model gets what the budget has left.
-fn increment(request: &Request) -> Result<Plan, flextensor_core::error::CoreError> {
-    let before = world().decided.get(&request.device).map(|decided| decided.plan.clone()).unwrap_or_default();
-    let mut rest = request.plan.clone();
-    rest.budget = rest.budget.map(|budget| budget.saturating_sub(before.ring_bytes));
-    plan_increment(&before, &rest)
 }
 
 /// Everything fits, or nothing may move: launches need not look at these weights any more.
@@ -339,29 +172,6 @@ fn put_in_force(
     Ok(done.closed_ms)
 }
 
-/// Pinned memory for what lies in GPU memory; what lies in host memory is its own shadow, filled up with host pages where it lies there in part. What is placed
-/// early has host pages throughout: they can become its only memory again.
-fn make_shadows(request: &Request, moves: &[Move], ahead: Touched) -> Result<Vec<Shadow>, String> {
-    let of_pages = |m: &Move| request.early || m.outside_pages() < m.pages;
-    let to_pin = moves.iter().filter(|m| !of_pages(m));
-    let wanted: Vec<Wanted> =
-        to_pin.map(|m| Wanted { prefix: m.prefix(), pages: m.pages, hangs_over: m.overhang > 0 }).collect();
-    let mut pinned = shadow::make(&wanted, ahead)?.into_iter();
-    let mut shadows = Vec::with_capacity(moves.len());
-    for m in moves {
-        let shadow =
-            if of_pages(m) { hosted::shadow_of(request.device, m).map(Some) } else { Ok(pinned.next()) };
-        match shadow {
-            Ok(shadow) => shadows.extend(shadow),
-            Err(error) => {
-                shadow::give_back(shadows.into_iter().chain(pinned).collect());
-                return Err(format!("host pages were refused, or their second mapping was: {error}"));
-            }
-        }
-    }
-    Ok(shadows)
-}
-
 /// What turned out, while the plan was put in force, to be of no use in the ring.
 fn take_back(moves: &[Move]) {
     for m in moves {
@@ -396,86 +206,31 @@ fn moves_of(request: &Request, plan: &Plan) -> Vec<Move> {
     plan.layout.iter().filter(|run| request.mine.contains(&run.unit)).filter_map(of).collect()
 }
 
-/// `ahead`: bytes that were taken for shadows before.
-pub(super) fn check_host_memory(bytes: u64, ahead: u64) -> Result<(), String> {
-    let mut available = host_memory::available();
-    if let Some(available) = &mut available {
-        available.bytes = available.bytes.saturating_add(ahead);
+/// Lets the ring of a device go when nothing is streamed there any more. The calling thread holds no lock.
+pub(crate) fn retire_empty_ring(device: i32) {
+    let empty = |ring: &Option<Box<Streaming>>| ring.as_ref().is_some_and(|ring| ring.is_empty());
+    if !empty(&ring_of(device)) {
+        return;
     }
-    if let Some(available) = available.as_ref().filter(|available| available.bytes < bytes) {
-        return Err(format!("shadows need {} of host memory, and there are {available}", Bytes(bytes)));
-    }
-    match overflow::host_limit().filter(|&limit| limit < bytes + overflow::host_bytes_taken()) {
-        Some(limit) => Err(format!(
-            "shadows need {} of host memory, and host_mem_limit allows {}",
-            Bytes(bytes),
-            Bytes(limit)
-        )),
-        None => Ok(()),
-    }
+    // Whoever switches over now counts on the ring.
+    let Ok(_only) = SWITCHING.try_lock() else { return };
+    let_ring_go(device);
 }
 
-fn announce(request: &Request, plan: &Plan) {
-    if request.early {
-        return log::info!("{} are streamed while the model is learnt", Bytes(plan.streamed_bytes));
-    }
-    let budget = request.plan.budget.map_or("none".to_owned(), |bytes| Bytes(bytes).to_string());
-    log::notice!(
-        "INFERENCE on GPU {}: budget {budget}, resident {}, ring {}, streamed {} a pass, expected {:.1} ms, bound {:.1} ms",
-        request.device,
-        Bytes(plan.resident_bytes + request.plan.fixed_bytes),
-        Bytes(plan.ring_bytes),
-        Bytes(plan.streamed_bytes),
-        plan.predicted_ms,
-        plan.bound_ms
-    );
-    for note in &plan.notes {
-        match note {
-            PlanNote::BudgetMissed { smallest_budget, asked } => log::warning!(
-                "the budget of {} cannot be met; the smallest that can is {} (weights below {} each, and weights in shared pages, stay resident)",
-                Bytes(*asked),
-                Bytes(*smallest_budget),
-                Bytes(super::config().managed_min_bytes)
-            ),
-            other => log::info!("plan: {other:?}"),
-        }
-    }
-}
-
-fn remember(request: &Request, plan: Plan, took_ms: f64, closed_ms: f64, refused: Option<String>) {
-    if !request.early {
-        saved::decided(request.id, &request.plan, refused.is_none().then_some(&plan), request.ring_before);
-    }
+/// Lets the ring go if nothing is streamed in it. Nobody switches over, or the caller does.
+pub(super) fn let_ring_go(device: i32) {
+    let _closed = gate::close();
     let mut world = world();
-    let before = world.decided.remove(&request.device);
-    let before = before.filter(|before| before.plan.ring_pages > 0 && !before.retired);
-    let decided = Decided {
-        plan: match before {
-            Some(before) => before.plan.with_increment(plan),
-            None => plan,
-        },
-        budget: request.plan.budget,
-        link: request.plan.link.clone(),
-        fixed_bytes: request.plan.fixed_bytes,
-        total_bytes: request.plan.total_bytes(),
-        resident_ms: request.resident_ms,
-        took_ms,
-        closed_ms,
-        refused,
-        retired: false,
-    };
-    world.decided.insert(request.device, decided);
+    let mut ring = ring_of(device);
+    if ring.as_ref().is_none_or(|ring| !ring.is_empty()) {
+        return;
+    }
+    let gone = ring.take();
+    drop(ring);
+    if let Some(ring) = gone {
+        ring.close();
+    }
+    if let Some(decided) = world.decided.get_mut(&device) {
+        decided.retired = true;
+    }
 }
-
-/// The phase of the model that has come furthest.
-pub(crate) fn furthest_phase(world: &World) -> Phase {
-    world.models.values().map(|model| model.phase.phase()).max().unwrap_or(Phase::NotInitialized)
-}
-
-/// The curve's best speed, in GB/s.
-pub(crate) fn peak_gb_per_s(curve: &LinkCurve) -> f64 {
-    curve.points().iter().map(|LinkPoint { gb_per_s, .. }| *gb_per_s).fold(0.0, f64::max)
-}
-
-/// Plans by device.
-pub(crate) type Decisions = BTreeMap<i32, Decided>;
