@@ -3,7 +3,10 @@
 //! `docs/page-protocol.md` is the reference; rule numbers in comments are its rules. Nothing here waits, allocates in
 //! steady state or talks to a driver: the caller performs the commands in order, under the lock that guards the pager.
 
+mod command;
+mod counters;
 mod events;
+mod hit;
 mod load;
 mod order;
 mod slot;
@@ -14,195 +17,10 @@ use load::MAX_STRAYS;
 use order::Orders;
 use slot::{Page, Slot};
 
+pub use command::{Command, CopyStream, EventId, Progress, StreamId};
+pub use counters::{Counters, PassTally};
+pub use hit::{Access, Certainty, Hit, Verdict};
 pub use order::{KEPT_SHAPES, NEAR_USES};
-
-/// A stream of the program, by its driver handle.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct StreamId(pub u64);
-
-impl StreamId {
-    /// Stands for streams that were destroyed; no driver handle has this value.
-    const ENDED: StreamId = StreamId(u64::MAX);
-
-    fn has_ended(self) -> bool {
-        self == Self::ENDED
-    }
-}
-
-/// An event of the pager's pool; the caller keeps one driver event for each number.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct EventId(pub u32);
-
-/// One of the two copy streams, each first in, first out.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum CopyStream {
-    /// Copies in plan order.
-    Prefetch = 0,
-    /// Copies that nobody foresaw.
-    Demand = 1,
-}
-
-impl CopyStream {
-    /// Both, in index order.
-    pub const ALL: [CopyStream; 2] = [CopyStream::Prefetch, CopyStream::Demand];
-
-    fn other(self) -> Self {
-        match self {
-            CopyStream::Prefetch => CopyStream::Demand,
-            CopyStream::Demand => CopyStream::Prefetch,
-        }
-    }
-}
-
-/// What the caller has to enqueue, in order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Command {
-    /// `stream` waits for `event`.
-    WaitOnStream {
-        /// Stream of the program.
-        stream: StreamId,
-        /// Recorded earlier.
-        event: EventId,
-    },
-    /// `copy` waits for `event`.
-    WaitOnCopy {
-        /// The copy stream that waits.
-        copy: CopyStream,
-        /// Recorded earlier.
-        event: EventId,
-    },
-    /// Copy pages `first..first + pages` of the unit from its shadow into its addresses.
-    CopyIn {
-        /// The copy stream that carries it.
-        copy: CopyStream,
-        /// What is copied.
-        unit: UnitId,
-        /// First page, counted in the unit's streamed part.
-        first: u32,
-        /// Number of pages.
-        pages: u32,
-    },
-    /// Copy pages of the unit from its addresses back into its shadow.
-    WriteBack {
-        /// The copy stream that carries it.
-        copy: CopyStream,
-        /// What is copied.
-        unit: UnitId,
-        /// First page, counted in the unit's streamed part.
-        first: u32,
-        /// Number of pages.
-        pages: u32,
-    },
-    /// Record `event` on a copy stream.
-    RecordCopy {
-        /// The copy stream.
-        copy: CopyStream,
-        /// The event.
-        event: EventId,
-    },
-    /// Record `event` on a stream of the program.
-    RecordReader {
-        /// Stream of the program.
-        stream: StreamId,
-        /// The event.
-        event: EventId,
-    },
-}
-
-/// Whether a hit may change the unit's bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
-    /// Proven to read only.
-    Read,
-    /// Writes, or is not proven to read only.
-    Write,
-}
-
-/// How sure the caller is that a hit is a use (rule 7).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Certainty {
-    /// Nothing is known of this word of this kernel.
-    Unknown,
-    /// This word of this kernel has been a use before.
-    Live,
-    /// The hit lies in its owner's forward, or is a copy by address.
-    Owner,
-}
-
-/// One streamed unit that a launch shows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Hit {
-    /// The unit.
-    pub unit: UnitId,
-    /// What the launch may do to it.
-    pub access: Access,
-    /// How sure it is that the launch uses it.
-    pub certainty: Certainty,
-    /// Nobody may overwrite the unit until [`Pager::end_use`]: launches that do not show it may read it.
-    pub hold: bool,
-    /// Every word that shows the unit can be pointed at its view.
-    pub can_redirect: bool,
-}
-
-/// What the launch has to do about one hit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Verdict {
-    /// The unit is in place and pinned, the stream ordered behind its copy.
-    #[default]
-    Ready,
-    /// The same, and a use of the unit began with this launch.
-    Began,
-    /// Doubtful: point the word at the unit's view (rule 7).
-    Redirect,
-    /// A use whose pages cannot be had (rule 6): redirect it, or give the unit private pages.
-    Conflict,
-}
-
-impl Verdict {
-    /// Whether the launch may read the unit at its own address.
-    #[must_use]
-    pub fn in_place(self) -> bool {
-        matches!(self, Verdict::Ready | Verdict::Began)
-    }
-}
-
-/// Answers whether a recorded event has completed; must not wait.
-pub trait Progress {
-    /// True if all work before the event's last record is done.
-    fn completed(&self, event: EventId) -> bool;
-}
-
-/// What happened since the ring was made; read by the report.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// Uses that began.
-    pub uses: u64,
-    /// Hits served in place that moved nothing.
-    pub visits: u64,
-    /// Doubtful hits that were pointed at the view.
-    pub redirects: u64,
-    /// Uses of another than the next unit in order.
-    pub mispredictions: u64,
-    /// Loads on the demand stream.
-    pub demand_loads: u64,
-    /// Uses whose pages could not be had.
-    pub conflicts: u64,
-    /// Pages copied in, on both streams.
-    pub pages_in: u64,
-    /// Pages written back.
-    pub pages_back: u64,
-}
-
-/// How a pass compared with its order.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct PassTally {
-    /// Every use of the order began, in turn.
-    pub followed: bool,
-    /// Loads that nobody foresaw.
-    pub demand_loads: u64,
-    /// Hits that were pointed at the view.
-    pub redirects: u64,
-}
 
 /// The ring, its units and the learnt order of one device.
 #[derive(Debug)]
