@@ -9,6 +9,7 @@ mod check;
 mod companions;
 mod courses;
 mod devices;
+mod endless;
 mod failure;
 mod fork;
 mod graphs;

@@ -2,7 +2,7 @@
 //! when every byte was right, 1 when one was not, 2 when a driver call failed.
 //!
 //! `scenario STORY`. The stage that all stories stand on is in `scenario/scene.rs`; stories are in `scenario/pages.rs` (what a weight's bytes are),
-//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/courses.rs` (models with counts and profiles of their own, options that change), `scenario/proofs.rs` (who is taken for a reader), `scenario/loading.rs` (models that do not fit), `scenario/pool.rs` (weights side by side in one allocation), `scenario/rows.rs` (a table of which single rows are read), `scenario/allocators.rs` (weights in other memory), `scenario/devices.rs` (several GPUs), `scenario/plugins.rs` (libraries that are opened late), `scenario/pressure.rs` (memory that runs short later) and `scenario/process.rs` (threads, forks, exits).
+//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/courses.rs` (models with counts and profiles of their own, options that change), `scenario/proofs.rs` (who is taken for a reader), `scenario/loading.rs` (models that do not fit), `scenario/pool.rs` (weights side by side in one allocation), `scenario/rows.rs` (a table of which single rows are read), `scenario/allocators.rs` (weights in other memory), `scenario/devices.rs` (several GPUs), `scenario/plugins.rs` (libraries that are opened late), `scenario/pressure.rs` (memory that runs short later), `scenario/process.rs` (threads, forks, exits) and `scenario/endless.rs` (forwards and learning that do not end).
 
 #[path = "scenario/allocators.rs"]
 mod allocators;
@@ -12,6 +12,8 @@ mod changes;
 mod courses;
 #[path = "scenario/devices.rs"]
 mod devices;
+#[path = "scenario/endless.rs"]
+mod endless;
 #[path = "scenario/loading.rs"]
 mod loading;
 #[path = "scenario/nodes.rs"]
@@ -63,7 +65,8 @@ fn main() {
         .or_else(|| rows::tell(&story))
         .or_else(|| devices::tell(&story))
         .or_else(|| allocators::tell(&story))
-        .or_else(|| plugins::tell(&story));
+        .or_else(|| plugins::tell(&story))
+        .or_else(|| endless::tell(&story));
     match told.unwrap_or_else(|| panic!("no story {story:?}")) {
         Ok(wrong) => {
             say("mismatches", wrong);

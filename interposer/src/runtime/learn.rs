@@ -1,5 +1,9 @@
 //! Observes passes while a model is learnt, and later ones that are worth it: which launch uses which unit, for which owner, and how long it takes
-//! without what it waits for. What a profile is made of is core's `profile`; when to observe is said by the phase, and later by `replan`.
+//! without what it waits for. What a pass holds is `pass`'s matter, what a profile is made of is core's `profile`; when to observe is said by the phase, and later by
+//! `replan`. Whatever a program does, there are bounds: to the passes of a model that go on at once, to what each of them holds, and to the marks that wait to be read.
+
+mod marks;
+mod pass;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,16 +15,23 @@ use flextensor_core::units::{ModelId, UnitId};
 
 use super::arena::Meaning;
 use super::scan::Found;
-use super::trace::{self, Trace, TracedUse};
+use super::trace;
 use super::words::{Word, words};
 use super::{evidence, link, saved};
 use crate::ffi::context::{self, Context};
 use crate::ffi::event::{self, Event};
-use crate::ffi::result::CudaResult;
 use crate::ffi::stream::Stream;
+use marks::Marks;
+use pass::Pass;
 
 /// Places in a pass at which the link is measured in turn.
 const PROBED_PLACES: usize = 5;
+
+/// Passes of one model that go on at once and are observed. The oldest of more were never said to end.
+const MOST_OPEN: usize = 64;
+
+/// Marks of a model's ended passes that wait for the GPU. The oldest passes give theirs up for further ones, and with them their times.
+const MOST_UNREAD: usize = 1 << 18;
 
 /// Who holds a unit in a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,44 +42,6 @@ pub(crate) struct Holder {
     pub(crate) trap: i32,
 }
 
-/// One use as it was seen.
-struct Seen {
-    unit: UnitId,
-    owner: u32,
-    /// In its owner's forward; otherwise only in its trap's or in the pass.
-    certain: bool,
-    end: Option<Event>,
-    launches: u32,
-    /// From the moment that its launches began to wait for copies to the end of that.
-    waits: Vec<(Event, Event)>,
-}
-
-/// A pass that is going on, or whose events have not been read yet.
-struct Pass {
-    model: ModelId,
-    shape: u64,
-    timed: bool,
-    /// It is observed while weights stream.
-    anew: bool,
-    /// What was known of its shape stays: it is seen for the report alone.
-    traced: bool,
-    /// Only its beginning and its end are of interest.
-    whole: bool,
-    start: Option<Event>,
-    end: Option<Event>,
-    uses: Vec<Seen>,
-    /// Owners whose forward was entered in this pass.
-    entered: BTreeSet<u32>,
-    traps: Vec<u32>,
-    /// The use at which the link is measured beside the program's kernels, if it is.
-    probe_at: Option<usize>,
-    stream: Option<Stream>,
-    /// Where its stream and events belong.
-    context: Context,
-    /// A launch waits for copies, or has waited and is not noted yet.
-    waiting: (Option<Event>, Option<Event>),
-}
-
 /// Everything learnt.
 #[derive(Default)]
 pub(crate) struct Recorder {
@@ -76,8 +49,11 @@ pub(crate) struct Recorder {
     active: Vec<Pass>,
     finished: Vec<Pass>,
     pub(crate) collector: ProfileCollector,
-    /// Events to be used again, by context.
-    spare: BTreeMap<Context, Vec<Event>>,
+    marks: Marks,
+    /// Models that are being learnt: of others no pass is observed but those that `replan` asks for.
+    learning: BTreeSet<ModelId>,
+    /// Passes that were ever opened.
+    opened: u64,
     /// Units that launches showed in their owner's forward.
     shown: BTreeSet<UnitId>,
     /// Units that words which read weights showed outside their owners' forwards.
@@ -219,19 +195,15 @@ pub(crate) fn after_copy(unit: UnitId, stream: Stream) {
 pub(crate) fn waits(stream: Stream, begins: bool) {
     recorder(|recorder| {
         for at in 0..recorder.active.len() {
-            let pass = &recorder.active[at];
-            if !pass.timed || pass.start.is_none() {
+            let context = recorder.active[at].context;
+            let read = recorder.active[at].read_ended_waits();
+            recorder.marks.give_back(context, read);
+            if !recorder.active[at].may_wait(begins) {
                 continue;
             }
             let mark = recorder.mark_in(at, stream);
-            let waiting = &mut recorder.active[at].waiting;
-            let lost = if begins {
-                (std::mem::replace(&mut waiting.0, mark), waiting.1.take())
-            } else {
-                (None, std::mem::replace(&mut waiting.1, mark))
-            };
-            let context = recorder.active[at].context;
-            recorder.spare.entry(context).or_default().extend([lost.0, lost.1].into_iter().flatten());
+            let lost = recorder.active[at].mark_waiting(mark, begins);
+            recorder.marks.give_back(context, lost);
         }
     });
 }
@@ -255,13 +227,29 @@ impl Recorder {
         self.holders.entry(unit).or_default().extend(holders);
     }
 
-    /// A pass begins. `timed`: its times are to be kept.
-    pub(crate) fn pass_begin(&mut self, model: ModelId, shape: u64, timed: bool) {
-        self.open(model, shape, timed, false);
+    /// The model is learnt from now on: its passes are observed.
+    pub(crate) fn begin_learning(&mut self, model: ModelId) {
+        self.learning.insert(model);
     }
 
-    /// A pass begins on `stream`, whose context is current, and is timed as a whole. False if that cannot be.
+    /// The model is learnt no longer. Passes of it that still go on, on other threads, show nothing that counts; nobody would end them.
+    pub(crate) fn end_learning(&mut self, model: ModelId) {
+        self.learning.remove(&model);
+        self.abandon(|pass| pass.model == model && !pass.anew);
+    }
+
+    /// A pass begins of a model that is being learnt. `timed`: its times are to be kept.
+    pub(crate) fn pass_begin(&mut self, model: ModelId, shape: u64, timed: bool) {
+        if self.learning.contains(&model) {
+            self.open(model, shape, timed, false);
+        }
+    }
+
+    /// The same on `stream`, whose context is current; the pass is timed as a whole. False if that cannot be.
     pub(crate) fn pass_begin_whole(&mut self, model: ModelId, shape: u64, stream: Stream) -> bool {
+        if !self.learning.contains(&model) {
+            return false;
+        }
         self.open(model, shape, true, false);
         let at = self.active.len() - 1;
         let start = self.mark_in(at, stream);
@@ -278,38 +266,33 @@ impl Recorder {
         self.active.iter().any(|pass| pass.model == model && pass.whole)
     }
 
-    /// A pass begins that is observed because the program may have changed.
-    pub(crate) fn pass_begin_anew(&mut self, model: ModelId, shape: u64) {
-        self.open(model, shape, true, true);
+    /// A pass begins that is observed while weights stream: because the program may have changed, or (`traced`) for the report alone. Returns its number, by which it
+    /// has to be ended.
+    pub(crate) fn pass_begin_anew(&mut self, model: ModelId, shape: u64, traced: bool) -> u64 {
+        let pass = self.open(model, shape, true, true);
+        pass.traced = traced;
+        pass.number
     }
 
-    /// A pass begins that is observed for the report alone.
-    pub(crate) fn pass_begin_traced(&mut self, model: ModelId, shape: u64) {
-        self.open(model, shape, true, true);
-        if let Some(pass) = self.active.last_mut() {
-            pass.traced = true;
+    fn open(&mut self, model: ModelId, shape: u64, timed: bool, anew: bool) -> &mut Pass {
+        let of_it = |pass: &&Pass| pass.model == model;
+        if self.active.iter().filter(of_it).count() >= MOST_OPEN
+            && let Some(oldest) = self.active.iter().find(of_it).map(|pass| pass.number)
+        {
+            self.abandon(|pass| pass.number == oldest);
         }
+        self.opened += 1;
+        let mut pass = Pass::new(self.opened, model, shape, timed);
+        pass.anew = anew;
+        pass.probe_at = if timed && !anew && saved::keeps_link() { self.probe_at(model) } else { None };
+        self.active.push_mut(pass)
     }
 
-    fn open(&mut self, model: ModelId, shape: u64, timed: bool, anew: bool) {
-        let probe_at = if timed && !anew && saved::keeps_link() { self.probe_at(model) } else { None };
-        self.active.push(Pass {
-            model,
-            shape,
-            timed,
-            anew,
-            traced: false,
-            whole: false,
-            start: None,
-            end: None,
-            uses: Vec::new(),
-            entered: BTreeSet::new(),
-            traps: Vec::new(),
-            probe_at,
-            stream: None,
-            context: Context::NONE,
-            waiting: (None, None),
-        });
+    /// Passes that go on show nothing that counts.
+    fn abandon(&mut self, which: impl Fn(&Pass) -> bool) {
+        for mut pass in self.active.extract_if(.., |pass| which(pass)) {
+            self.marks.give_back(pass.context, pass.take_marks());
+        }
     }
 
     /// Another place in each pass, so that no use is disturbed twice in a row.
@@ -319,40 +302,53 @@ impl Recorder {
         Some(*uses * (*probes % PROBED_PLACES + 1) / (PROBED_PLACES + 2))
     }
 
-    /// The pass has ended. `keep`: it counts as an observation.
+    /// The model's pass has ended. `keep`: it counts as an observation.
     pub(crate) fn pass_end(&mut self, model: ModelId, keep: bool) {
-        let Some(at) = self.active.iter().rposition(|pass| pass.model == model) else { return };
+        let learning = |pass: &Pass| pass.model == model && !pass.anew;
+        let Some(at) = self.active.iter().rposition(learning) else { return };
+        if !self.active[at].whole {
+            self.probes.entry(model).or_default().0 = self.active[at].len();
+        }
+        self.end_at(at, keep);
+    }
+
+    fn end_at(&mut self, at: usize, keep: bool) {
         // A mark on a stream that captures would become the capture's.
         if let Some(stream) = self.active[at].stream.filter(|_| self.active[at].timed && keep) {
             self.active[at].end = self.mark_in(at, stream);
         }
-        let pass = self.active.remove(at);
-        if !pass.whole {
-            self.probes.entry(model).or_default().0 = pass.uses.len();
+        let mut pass = self.active.remove(at);
+        if !keep {
+            return self.marks.give_back(pass.context, pass.take_marks());
         }
-        if keep {
-            self.finished.push(pass);
-        } else {
-            self.recycle(&pass);
+        let model = pass.model;
+        self.finished.push(pass);
+        self.give_up_times(model, MOST_UNREAD);
+    }
+
+    /// The model's ended passes keep so many marks, the last ones first; of those without marks only the order of use is known.
+    fn give_up_times(&mut self, model: ModelId, most: usize) {
+        let mut marks = 0;
+        for pass in self.finished.iter_mut().rev().filter(|pass| pass.model == model) {
+            marks += pass.marks();
+            if marks > most {
+                self.marks.give_back(pass.context, pass.take_marks());
+            }
         }
     }
 
-    /// The pass that was observed anew has ended: its units and owners in order of use. None if it does not count, or only for the report.
-    pub(crate) fn pass_end_anew(&mut self, model: ModelId, keep: bool) -> Option<Vec<(UnitId, u32)>> {
-        let pass = self.active.iter().rev().find(|pass| pass.model == model && pass.anew)?;
-        let traced = pass.traced;
-        let order: Vec<_> = counted(pass).map(|seen| (seen.unit, seen.owner)).collect();
-        self.pass_end(model, keep && !order.is_empty());
+    /// The pass of this number, which was observed anew, has ended: its units and owners in order of use. None if it does not count, or only for the report.
+    pub(crate) fn pass_end_anew(&mut self, number: u64, keep: bool) -> Option<Vec<(UnitId, u32)>> {
+        let at = self.active.iter().position(|pass| pass.number == number)?;
+        let (traced, order) = (self.active[at].traced, self.active[at].order());
+        self.end_at(at, keep && !order.is_empty());
         (keep && !traced).then_some(order)
     }
 
-    /// Reads the events of passes that were observed anew, as far as they have completed. Waits for nothing.
+    /// Reads the events of ended passes, as far as they have completed. Waits for nothing.
     pub(crate) fn collect(&mut self) {
-        let done = |pass: &Pass| pass.anew && pass.end.is_none_or(|end| event::query(end).unwrap_or(true));
-        while let Some(at) = self.finished.iter().position(done) {
-            let pass = self.finished.remove(at);
-            self.take(&pass);
-        }
+        let ended: Vec<Pass> = self.finished.extract_if(.., |pass| pass.has_ended()).collect();
+        ended.into_iter().for_each(|pass| self.take(pass));
     }
 
     /// Whether a pass of the model was observed anew and its times are not read yet.
@@ -360,24 +356,25 @@ impl Recorder {
         self.finished.iter().any(|pass| pass.anew && !pass.traced && pass.model == model)
     }
 
-    fn take(&mut self, pass: &Pass) {
-        match pass {
+    fn take(&mut self, mut pass: Pass) {
+        let read = pass.read_waits();
+        self.marks.give_back(pass.context, read);
+        match &pass {
             Pass { whole: true, timed, .. } if *timed => {
-                self.collector.add_whole(pass.model, pass.shape, between(pass.start, pass.end));
+                self.collector.add_whole(pass.model, pass.shape, pass.whole_ms());
             }
             Pass { whole: true, .. } => {}
             Pass { anew: true, .. } => {
-                let (record, trace) = (to_record(pass), to_trace(pass));
                 if !pass.traced {
-                    self.collector.replace(record);
+                    self.collector.replace(pass.record());
                 }
                 if pass.timed {
-                    trace::keep(pass.model, pass.shape, trace);
+                    trace::keep(pass.model, pass.shape, pass.trace());
                 }
             }
-            _ => self.collector.add(to_record(pass)),
+            _ => self.collector.add(pass.record()),
         }
-        self.recycle(pass);
+        self.marks.give_back(pass.context, pass.take_marks());
     }
 
     /// A trap's forward begins.
@@ -406,7 +403,7 @@ impl Recorder {
             if let Some(end) = pass.end {
                 let _ = event::synchronize(end);
             }
-            self.take(&pass);
+            self.take(pass);
         }
     }
 
@@ -467,15 +464,13 @@ impl Recorder {
 
     /// The context is gone, and everything in it.
     pub(crate) fn forget_context(&mut self, context: Context) {
-        self.spare.remove(&context);
+        self.marks.forget_context(context);
         link::forget_context(context);
         let passes = self.active.iter_mut().chain(&mut self.finished);
         for pass in passes.filter(|pass| pass.context == context) {
-            (pass.stream, pass.start, pass.end) = (None, None, None);
-            pass.uses.iter_mut().for_each(|seen| (seen.end, seen.waits) = (None, Vec::new()));
-            pass.waiting = (None, None);
+            pass.stream = None;
             // What it measured is lost, and so is what it would still measure.
-            pass.timed = false;
+            drop(pass.take_marks());
         }
     }
 
@@ -490,11 +485,11 @@ impl Recorder {
     pub(crate) fn forget(&mut self, model: ModelId) {
         self.collector.forget(model);
         trace::forget(model);
-        let (gone, active) =
-            std::mem::take(&mut self.active).into_iter().partition(|pass| pass.model == model);
-        self.active = active;
-        let gone: Vec<Pass> = gone;
-        gone.iter().for_each(|pass| self.recycle(pass));
+        self.learning.remove(&model);
+        self.abandon(|pass| pass.model == model);
+        for mut pass in self.finished.extract_if(.., |pass| pass.model == model) {
+            self.marks.give_back(pass.context, pass.take_marks());
+        }
         self.ran.retain(|(ran, _)| *ran != model);
         self.probes.remove(&model);
         for holders in self.holders.values_mut() {
@@ -506,36 +501,37 @@ impl Recorder {
     fn note(&mut self, unit: UnitId, stream: Stream) -> Noted {
         let Some(holders) = self.holders.get(&unit) else { return Noted::Doubtful };
         let Some((at, holder, certain)) = self.use_of(holders) else { return Noted::Doubtful };
-        let timed = self.active[at].timed;
         if self.is_of(at, context::current().unwrap_or(Context::NONE)) {
             self.active[at].stream = Some(stream);
         }
-        let waited = match std::mem::take(&mut self.active[at].waiting) {
-            (Some(from), Some(to)) => Some((from, to)),
+        let waited = self.active[at].take_waiting().unwrap_or_else(|lost| {
             // Another thread's launch is amid its waiting: its mark is of no use to anybody.
-            (from, to) => {
-                let context = self.active[at].context;
-                self.spare.entry(context).or_default().extend(from.into_iter().chain(to));
-                None
-            }
-        };
-        let group = self.active[at].uses.iter_mut().rev().take_while(|seen| seen.owner == holder.owner);
-        if let Some(seen) = group.into_iter().find(|seen| seen.unit == unit) {
-            if let Some(end) = seen.end {
+            self.marks.give_back(self.active[at].context, [lost]);
+            None
+        });
+        if let Some((seen, end)) = self.active[at].goes_on(unit, holder.owner) {
+            if let Some(end) = end {
                 let _ = event::record(end, stream);
             }
-            seen.launches += 1;
-            seen.waits.extend(waited);
+            self.active[at].waited(seen, waited);
             return Noted::GoesOn;
         }
         if certain {
             self.shown.insert(unit);
         }
-        let end = if timed { self.mark_in(at, stream) } else { None };
-        let waits = waited.into_iter().collect();
-        self.active[at].uses.push(Seen { unit, owner: holder.owner, certain, end, launches: 1, waits });
-        if self.active[at].probe_at == Some(self.active[at].uses.len()) && end.is_some() {
-            link::probe(stream);
+        match self.active[at].begins(unit, holder.owner, certain) {
+            Some(seen) => {
+                let end = if self.active[at].timed { self.mark_in(at, stream) } else { None };
+                self.active[at].ends(seen, end);
+                self.active[at].waited(seen, waited);
+                if self.active[at].probe_at == Some(seen + 1) && end.is_some() {
+                    link::probe(stream);
+                }
+            }
+            None => {
+                let marks = waited.into_iter().flat_map(<[_; 2]>::from);
+                self.marks.give_back(self.active[at].context, marks);
+            }
         }
         if certain { Noted::Began } else { Noted::GoesOn }
     }
@@ -573,66 +569,10 @@ impl Recorder {
         if !self.is_of(at, context) {
             return None;
         }
-        let event = match self.spare.get_mut(&context).and_then(Vec::pop) {
-            Some(event) => event,
-            None => event::create(true).ok()?,
-        };
-        let recorded = event::record(event, stream).is_ok();
-        if !recorded {
-            self.spare.entry(context).or_default().push(event);
-        }
-        recorded.then_some(event)
-    }
-
-    fn recycle(&mut self, pass: &Pass) {
-        let ends = pass.uses.iter().filter_map(|seen| seen.end);
-        let waits = pass.uses.iter().flat_map(|seen| &seen.waits).flat_map(|&(from, to)| [from, to]);
-        let waiting = [pass.waiting.0, pass.waiting.1].into_iter().flatten();
-        let events = pass.start.into_iter().chain(pass.end).chain(ends).chain(waits).chain(waiting);
-        self.spare.entry(pass.context).or_default().extend(events);
+        self.marks.behind(context, stream)
     }
 }
 
-/// Uses that count: a unit that was seen in its owner's forward is not used elsewhere, other hits of it were stale words.
-fn counted(pass: &Pass) -> impl Iterator<Item = &Seen> {
-    let certain: BTreeSet<UnitId> =
-        pass.uses.iter().filter(|seen| seen.certain).map(|seen| seen.unit).collect();
-    pass.uses.iter().filter(move |seen| seen.certain || !certain.contains(&seen.unit))
-}
-
-/// What each use that counts computed and waited for, and how long the pass went on behind the last one.
-fn to_trace(pass: &Pass) -> Trace {
-    let mut last = pass.start;
-    let mut uses = Vec::new();
-    for seen in counted(pass) {
-        let waited_ms: f64 = seen.waits.iter().map(|&(from, to)| between(Some(from), Some(to))).sum();
-        let computed_ms = (between(last, seen.end) - waited_ms).max(0.0);
-        uses.push(TracedUse { unit: seen.unit, launches: seen.launches, computed_ms, waited_ms });
-        last = seen.end.or(last);
-    }
-    Trace { uses, tail_ms: between(last, pass.end) }
-}
-
-fn to_record(pass: &Pass) -> PassRecord {
-    let mut record = if pass.timed && pass.start.is_some() {
-        PassRecord::timed(pass.model, pass.shape)
-    } else {
-        PassRecord::order_only(pass.model, pass.shape)
-    };
-    let trace = to_trace(pass);
-    for (seen, used) in counted(pass).zip(&trace.uses) {
-        record.record(seen.unit, seen.owner, used.computed_ms);
-        record.record_launches(seen.launches);
-    }
-    record.finish(trace.tail_ms)
-}
-
-fn between(start: Option<Event>, end: Option<Event>) -> f64 {
-    let elapsed = || -> CudaResult<f32> {
-        match (start, end) {
-            (Some(start), Some(end)) => event::elapsed_ms(start, end),
-            _ => Ok(0.0),
-        }
-    };
-    elapsed().map_or(0.0, f64::from)
-}
+#[cfg(test)]
+#[path = "learn/tests.rs"]
+mod tests;

@@ -13,7 +13,7 @@ use super::measure::Measure;
 use super::regions::Region;
 use super::replan::{Current, Observation};
 use super::world::{Member, Unit, UnitState, World, world};
-use super::{evidence, host_memory, hosted, outside, overflow, pinning, pressure, switch, touched};
+use super::{evidence, host_memory, hosted, learn, outside, overflow, pinning, pressure, switch, touched};
 use crate::ffi::context::{self, Context};
 use crate::ffi::device;
 use crate::ffi::stream::Stream;
@@ -180,6 +180,7 @@ fn end_naming(id: ModelId) -> bool {
     }
     note_lent(&mut world, id);
     prepare_host_memory(&world, id);
+    learn::recorder(|recorder| recorder.begin_learning(id));
     if let Some(model) = world.models.get(&id) {
         let total = device::total_memory(model.device).map_or(0, |bytes| bytes as u64);
         outside::say(model.device, total, &model.named);

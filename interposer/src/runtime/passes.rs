@@ -53,6 +53,7 @@ pub(crate) fn start_from_profile(id: ModelId) {
     if let Some(model) = world().models.get_mut(&id) {
         (model.phase, _) = step(model.phase, PhaseEvent::ProfileLoaded);
     }
+    learn::recorder(|recorder| recorder.end_learning(id));
     in_context(context, || switch::switch_over(id));
 }
 
@@ -92,14 +93,9 @@ pub(crate) fn begin(id: ModelId, shape: u64) {
         }
         None => model.measure.passes += 1,
     }
-    let observed = replan::begins(&mut world, id, shape);
+    replan::begins(&mut world, id, shape);
     drop(world);
     in_context(context, || {
-        learn::recorder(|recorder| match observed {
-            Some(replan::Observed::Anew) => recorder.pass_begin_anew(id, shape),
-            Some(replan::Observed::Traced) => recorder.pass_begin_traced(id, shape),
-            None => {}
-        });
         replan::catch_up(id, device);
         if let Some(ring) = ring_of(device).as_mut() {
             ring.pager.pass_begin(id, shape);
@@ -136,10 +132,10 @@ pub(crate) fn end(id: ModelId) {
         let lent = lent_units(&world, id);
         drop(world);
         if captured || context.is_none() {
-            return replan::give_up(id, &ended);
+            return replan::give_up(&ended);
         }
         in_context(context, || {
-            let order = ended.observed_order(id);
+            let order = ended.observed_order();
             let mut changed = false;
             let tally = ring_of(device).as_mut().map(|ring| {
                 ring.end_uses(lent.into_iter());
@@ -166,6 +162,7 @@ pub(crate) fn end(id: ModelId) {
     }
     let lent = lent_units(&world, id);
     drop(world);
+    let all_learnt = commands.contains(&PhaseCommand::StartInference);
     in_context(context, || {
         learn::recorder(|recorder| recorder.pass_end(id, !captured));
         early::pass_ends(id, device, lent, stream);
@@ -173,9 +170,14 @@ pub(crate) fn end(id: ModelId) {
     if let Some(stream) = learn::recorder(|recorder| recorder.stream_of(id)) {
         remember_stream(id, stream);
     }
-    if commands.contains(&PhaseCommand::StartInference) {
+    if all_learnt {
+        learn::recorder(|recorder| recorder.end_learning(id));
         in_context(context, || switch::switch_over(id));
-    } else if !captured && !disturbs {
+        return;
+    }
+    // Not only at the switch-over, which may be put off for as long as the program likes.
+    in_context(context, || learn::recorder(learn::Recorder::collect));
+    if !captured && !disturbs {
         in_context(context, || early::stream(id));
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Current {
 pub(crate) struct Observation {
     /// Resident units that launches look at meanwhile.
     watched: Vec<UnitId>,
+    /// What the recorder calls it.
+    number: u64,
 }
 
 /// A pass that has ended, as far as the world knows of it.
@@ -56,7 +58,8 @@ pub(crate) struct Observation {
 pub(crate) struct Ended {
     shape: u64,
     alone: bool,
-    observed: bool,
+    /// What the recorder calls it, if it was observed.
+    observed: Option<u64>,
     /// The observation counts.
     keep: bool,
     /// The shape had an order of its own before.
@@ -95,54 +98,55 @@ fn enabled() -> bool {
     super::config().replan == Replan::Auto
 }
 
-/// Why a pass is observed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Observed {
-    /// The program may have changed.
-    Anew,
-    /// For the report alone.
-    Traced,
-}
-
-/// A pass begins in INFERENCE. Says if it is to be observed: then its owners are wanted, and launches look at resident units too.
-pub(super) fn begins(world: &mut World, id: ModelId, shape: u64) -> Option<Observed> {
-    let model = world.models.get_mut(&id)?;
+/// A pass begins in INFERENCE. If it is to be observed, its owners are wanted from now on, and launches look at resident units too.
+pub(super) fn begins(world: &mut World, id: ModelId, shape: u64) {
+    let Some(model) = world.models.get_mut(&id) else { return };
     // While recording is suspended nothing is watched.
     let alone = model.open == 1 && !model.phase.is_suspended();
     model.current = Current { shape, alone };
-    if !alone || ring_of(model.device).is_none() {
-        return None;
+    if model.open > 1 {
+        // A pass that another one overlaps shows nothing that counts.
+        return stop_observing(world, id);
     }
-    let why = if enabled() && model.watch.begins(shape) {
-        Observed::Anew
-    } else if trace::is_due(model.measure.passes) {
-        Observed::Traced
-    } else {
-        return None;
-    };
+    if !alone || ring_of(model.device).is_none() {
+        return;
+    }
+    let anew = enabled() && model.watch.begins(shape);
+    if !anew && !trace::is_due(model.measure.passes) {
+        return;
+    }
     let units = model.units.clone();
     let resident = |unit: UnitId| {
         world.unit(unit).is_some_and(|unit| unit.state == UnitState::Resident && unit.stay.is_none())
     };
     let watched: Vec<UnitId> = units.into_iter().filter(|&unit| resident(unit)).collect();
     set_meanings(world, &watched, Meaning::Learning);
+    // With the world's lock held: somebody who ends the pass finds it begun.
+    let number = learn::recorder(|recorder| recorder.pass_begin_anew(id, shape, !anew));
     if let Some(model) = world.models.get_mut(&id) {
-        model.observation = Some(Observation { watched });
+        model.observation = Some(Observation { watched, number });
     }
-    Some(why)
+}
+
+fn stop_observing(world: &mut World, id: ModelId) {
+    let Some(observation) = world.models.get_mut(&id).and_then(|model| model.observation.take()) else {
+        return;
+    };
+    set_meanings(world, &observation.watched, |_| Meaning::Nothing);
+    learn::recorder(|recorder| recorder.pass_end_anew(observation.number, false));
 }
 
 /// A pass has ended, or its model is about to go. `void`: nothing that it showed counts.
 pub(super) fn ends(world: &mut World, id: ModelId, void: bool) -> Ended {
-    let nothing = Ended { shape: 0, alone: false, observed: false, keep: false, known: false };
+    let nothing = Ended { shape: 0, alone: false, observed: None, keep: false, known: false };
     let Some(model) = world.models.get_mut(&id) else { return nothing };
     let Current { shape, alone } = model.current;
     let known = model.watch.known().any(|known| known == shape);
     let Some(observation) = model.observation.take() else {
-        return Ended { shape, alone: alone && !void, observed: false, keep: false, known };
+        return Ended { shape, alone: alone && !void, observed: None, keep: false, known };
     };
     set_meanings(world, &observation.watched, |_| Meaning::Nothing);
-    Ended { shape, alone, observed: true, keep: alone && !void, known }
+    Ended { shape, alone, observed: Some(observation.number), keep: alone && !void, known }
 }
 
 /// Only of units that still are what they were: somebody else may have moved them meanwhile.
@@ -154,19 +158,17 @@ fn set_meanings(world: &World, units: &[UnitId], meaning: impl Fn(UnitId) -> Mea
 }
 
 /// The pass shows nothing that counts.
-pub(super) fn give_up(id: ModelId, ended: &Ended) {
-    if ended.observed {
-        learn::recorder(|recorder| recorder.pass_end_anew(id, false));
+pub(super) fn give_up(ended: &Ended) {
+    if let Some(number) = ended.observed {
+        learn::recorder(|recorder| recorder.pass_end_anew(number, false));
     }
 }
 
 impl Ended {
     /// What the observed pass used, in turn.
-    pub(super) fn observed_order(&self, id: ModelId) -> Option<Vec<(UnitId, u32)>> {
-        if !self.observed {
-            return None;
-        }
-        learn::recorder(|recorder| recorder.pass_end_anew(id, self.keep))
+    pub(super) fn observed_order(&self) -> Option<Vec<(UnitId, u32)>> {
+        let number = self.observed?;
+        learn::recorder(|recorder| recorder.pass_end_anew(number, self.keep))
     }
 
     /// The observed order is the shape's from now on. Shapes that are new may never come again: what one of them does, others are expected to do.
@@ -196,7 +198,7 @@ pub(super) fn ended(id: ModelId, ended: &Ended, tally: Option<PassTally>, observ
         }
         let shapes: Vec<u64> = model.watch.known().collect();
         learn::recorder(|recorder| recorder.collector.keep_shapes(id, &shapes));
-    } else if let Some(tally) = tally.filter(|_| !ended.observed) {
+    } else if let Some(tally) = tally.filter(|_| ended.observed.is_none()) {
         model.watch.ended(ended.shape, tally);
     }
     let recent = model.measure.take_recent();
