@@ -42,6 +42,6 @@ if wants python; then
     tools/test_python.sh
     tools/check_stubs.sh
     python3 -m pytest --version >/dev/null 2>&1 || python3 -m pip install --quiet pytest
-    python3 -m pytest -q -p no:cacheprovider tests/gpu/test_runner.py
+    python3 -m pytest -q -p no:cacheprovider tests/gpu/test_runner.py tests/gpu/test_suites.py
 fi
 step "done"

@@ -1,54 +1,25 @@
-"""The runners' own logic, tested with fake programs: needs neither torch nor a GPU."""
+"""The benchmark's runner: children, judgement, table, and all of it from end to end, tested with fake programs: needs neither torch nor a GPU."""
 
-import importlib.util
 import json
-import sys
-import textwrap
 import time
-from pathlib import Path
 
+import child
+import measure
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
-
-import child  # noqa: E402
-import measure  # noqa: E402
-import table  # noqa: E402
-
-
-def load(name: str, path: Path):
-    """Both runners are called run.py, so they are loaded by path."""
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
+import table
+from stand_ins import ROOT, library_in, load, program_writer
 
 bench = load("bench_run", ROOT / "bench" / "run.py")
-suite = load("gpu_run", ROOT / "tests" / "gpu" / "run.py")
-strangers = load("strangers_run", ROOT / "tests" / "gpu" / "strangers" / "run.py")
 
 
 @pytest.fixture
 def script(tmp_path):
-    """Writes a Python program; returns the command that runs it."""
-
-    def write(text: str, name: str = "program.py") -> list[str]:
-        path = tmp_path / name
-        path.write_text("import json, os, sys, time\n" + textwrap.dedent(text))
-        return [sys.executable, str(path)]
-
-    return write
+    return program_writer(tmp_path)
 
 
 @pytest.fixture
 def library(tmp_path):
-    """A file that stands for the library; the loader refuses it with a message and the program runs on."""
-    path = tmp_path / "libfake.so"
-    path.write_text("not a library")
-    return path
+    return library_in(tmp_path)
 
 
 def run(command, limit_s=20.0, preload=None, options=None):
@@ -200,6 +171,7 @@ def test_a_cpu_build_is_compared_with_its_own_native_run_if_there_is_one():
 
 # --- the driver from end to end, with a fake program ------------------------
 
+
 FAKE_LLAMA = """
 arguments = sys.argv[1:]
 build = arguments[arguments.index("--build") + 1]
@@ -217,6 +189,8 @@ if budget:
         json.dump(dict(plan=dict(streamed_bytes=(8 << 30) - budget), memory=dict(weights_gpu_bytes=budget - 1, ring_bytes=5, host_bytes=7), counters={}), file)
 print(json.dumps(dict(event="end")))
 """
+
+
 FAKE_LINK = """print(json.dumps(dict(event="link", link_bytes_per_s=50e9, gpu="G", gpu_bytes=1, driver="D", torch="T", cuda="C")))"""
 
 
@@ -309,193 +283,3 @@ def test_a_broken_result_file_is_named_with_its_line(tmp_path, capsys):
     path.write_text("{}\nnonsense\n")
     assert table.main([str(path)]) == 1
     assert f"{path}:2" in capsys.readouterr().err
-
-
-# --- the verdicts on small cases --------------------------------------------
-
-
-def output(index, digest, run=0, **changes):
-    return (
-        dict(event="output", run=run, index=index, ms=1.0, digest=digest, plain=[], finite=True, lively=True)
-        | changes
-    )
-
-
-def outcome(*digests, run=0, end=True, returncode=0, **changes):
-    lines = [output(index, digest, run, **changes) for index, digest in enumerate(digests)]
-    lines += [dict(event="end")] if end else []
-    return child.Outcome(returncode, False, lines, "Traceback\nRuntimeError: boom\n", 1.0)
-
-
-REPORT = {
-    "plan": {"streamed_bytes": 10},
-    "memory": {"weights_gpu_bytes": 50},
-    "counters": {"prefetch_bytes": 100},
-}
-EXPECT = {"streams": True, "keeps_budget": True}
-
-
-def test_equal_outputs_that_were_streamed_pass():
-    assert suite.judge(EXPECT, outcome("a", "b"), outcome("a", "b"), REPORT, 60) == ("PASS", "")
-
-
-@pytest.mark.parametrize(
-    "ours, report, word",
-    [
-        (outcome("a", "x"), REPORT, "1 of 2 outputs differ, the first is 1"),
-        (outcome("a"), REPORT, "1 outputs instead of 2"),
-        (outcome("a", end=False, returncode=1), REPORT, "RuntimeError: boom"),
-        (outcome("x", end=False, returncode=-11), REPORT, "the first is 0"),
-        (outcome("a", "b"), None, "no run report"),
-        (outcome("a", "b"), {"plan": {"streamed_bytes": 0}}, "nothing was streamed"),
-        (outcome("a", "b"), {"version": 1}, "does not say what was streamed"),
-        (outcome("a", "b"), REPORT | {"memory": {"weights_gpu_bytes": 61}}, "of a budget of"),
-    ],
-)
-def test_each_fault_of_a_case_fails_it(ours, report, word):
-    result, reason = suite.judge(EXPECT, outcome("a", "b"), ours, report, 60)
-    assert result == "FAIL" and word in reason, reason
-
-
-def test_a_case_may_be_excused_from_streaming_and_from_its_budget():
-    report = {"plan": {"streamed_bytes": 0}, "memory": {"weights_gpu_bytes": 999}}
-    assert (
-        suite.judge({"streams": None, "keeps_budget": False}, outcome("a"), outcome("a"), report, 60)[0]
-        == "PASS"
-    )
-
-
-def both(first, second, **changes):
-    lines = [output(index, digest, 0, **changes) for index, digest in enumerate(first)] + [
-        output(index, digest, 1) for index, digest in enumerate(second)
-    ]
-    return child.Outcome(0, False, [*lines, dict(event="end")], "", 1.0)
-
-
-def test_only_a_deterministic_lively_finite_case_is_compared():
-    assert suite.judge_native(both("ab", "ab")) is None
-    assert suite.judge_native(both("ab", "ax"))[0] == "UNSTABLE"
-    assert suite.judge_native(both("ab", "ab", finite=False))[0] == "BROKEN"
-    assert suite.judge_native(both("ab", "ab", lively=False))[0] == "BROKEN"
-    assert suite.judge_native(both("", ""))[0] == "BROKEN"
-    assert suite.judge_native(outcome("a", end=False, returncode=1))[0] == "BROKEN"
-    assert suite.judge_native(child.Outcome(0, False, [dict(event="skip", reason="no GPU")], "", 1.0)) == (
-        "SKIP",
-        "no GPU",
-    )
-
-
-FAKE_CASES = """
-cases = dict(good=1, wrong=1, hangs=1, absent=1, slow=1, late=1)
-if "--list" in sys.argv:
-    for name in cases:
-        print(json.dumps(dict(event="case", name=name, budget=0.5, streams=True, keeps_budget=True, limit_s=2 if name == "hangs" else 30, slow=name == "slow", because="", says="", preload=name != "late")))
-    sys.exit()
-name, ours = sys.argv[1], "FT_MAX_GPU_MEM" in os.environ
-how = "LD_PRELOAD" in os.environ, "GPU_CASES_LIBRARY" in os.environ
-assert how == ((ours, False) if name != "late" else (False, ours)), how
-if name == "absent":
-    print(json.dumps(dict(event="skip", reason="no such kernel"))); sys.exit()
-for run in range(1 if ours else 2):
-    for index in range(3):
-        digest = "x" if ours and name == "wrong" and index == 2 else str(index)
-        print(json.dumps(dict(event="output", run=run, index=index, ms=1.0, digest=digest, plain=[], finite=True, lively=True)), flush=True)
-    print(json.dumps(dict(event="run", run=run, outputs=3, weights_bytes=1000)))
-if ours and name == "hangs": time.sleep(60)
-if ours: print(json.dumps(dict(event="report", report=dict(plan=dict(streamed_bytes=5), memory=dict(weights_gpu_bytes=int(os.environ["FT_MAX_GPU_MEM"]))))))
-print(json.dumps(dict(event="end")))
-"""
-
-
-def test_the_suite_runs_all_quick_cases_and_says_what_went_wrong(
-    script, library, tmp_path, capsys, monkeypatch
-):
-    # The fake's limit is below what the runner would start a case with.
-    monkeypatch.setattr(suite, "LEAST_S", 1)
-    code = suite.main(
-        ["--lib", str(library), "--out", str(tmp_path / "out"), "--program", *script(FAKE_CASES)]
-    )
-    lines = {
-        entry["case"]: entry
-        for entry in map(json.loads, (tmp_path / "out" / "gpu_cases.jsonl").read_text().splitlines())
-    }
-    assert code == 1
-    assert {name: entry["result"] for name, entry in lines.items()} == {
-        "good": "PASS",
-        "wrong": "FAIL",
-        "hangs": "FAIL",
-        "absent": "SKIP",
-        "late": "PASS",
-    }
-    assert lines["good"]["budget_bytes"] == 500
-    assert "the first is 2" in lines["wrong"]["reason"] and "no end after" in lines["hangs"]["reason"]
-    assert capsys.readouterr().out.rstrip().endswith("2 FAIL, 1 SKIP, 2 PASS")
-
-
-def test_chosen_cases_run_alone_and_an_unknown_one_is_refused(script, library, tmp_path):
-    common = ["--lib", str(library), "--out", str(tmp_path / "out")]
-    assert suite.main([*common, "--only", "good,slow", "--program", *script(FAKE_CASES)]) == 0
-    assert len((tmp_path / "out" / "gpu_cases.jsonl").read_text().splitlines()) == 2
-    with pytest.raises(SystemExit, match="unknown case nonsense"):
-        suite.main([*common, "--only", "nonsense", "--program", *script(FAKE_CASES)])
-
-
-# --- programs that nobody here wrote -----------------------------------------
-
-FAKE_STRANGER = """
-import json, os, sys
-ours, kind = "FT_MAX_GPU_MEM" in os.environ, {kind!r}
-print("said aside", file=sys.stderr)
-if kind == "absent":
-    print(json.dumps(dict(event="skip", reason="not installed"))); sys.exit()
-assert ours or sys.argv[-2:] == ["--repeat", "2"]
-for run in range(1 if ours else 2):
-    for index in range(2):
-        digest = "x" if ours and kind == "wrong" else str(index)
-        print(json.dumps(dict(event="output", run=run, index=index, ms=1.0, digest=digest, plain=[1], finite=True, lively=True)))
-    print(json.dumps(dict(event="run", run=run, outputs=2, weights_bytes=1000)))
-held = int(os.environ.get("FT_MAX_GPU_MEM", 0)) + (kind == "large")
-if ours: print(json.dumps(dict(event="report", report=dict(plan=dict(streamed_bytes=5), models=[dict(phase="DISCOVERY")], memory=dict(weights_gpu_bytes=held)))))
-print(json.dumps(dict(event="end")))
-"""
-
-
-@pytest.fixture
-def run_strangers(library, tmp_path):
-    """Runs fakes in the strangers' place (by script: ok, wrong, large, absent); returns the exit code and the lines by name."""
-
-    def run_fakes(*arguments, **kinds):
-        for program in ("generate", "pipeline", "serve_vllm"):
-            (tmp_path / f"{program}.py").write_text(FAKE_STRANGER.format(kind=kinds.get(program, "ok")))
-        out = tmp_path / "out"
-        common = ["--lib", str(library), "--out", str(out), "--programs", str(tmp_path)]
-        code = strangers.main([*common, *arguments])
-        lines = map(json.loads, (out / "strangers.jsonl").read_text().splitlines())
-        return code, {line["case"]: line for line in lines}
-
-    return run_fakes
-
-
-def test_strangers_are_compared_and_what_they_said_is_kept(run_strangers, tmp_path):
-    code, lines = run_strangers()
-    assert code == 0
-    assert {line["result"] for line in lines.values()} == {"PASS"} and len(lines) == 4
-    assert lines["vllm"]["budget_bytes"] == 400
-    log = (tmp_path / "out" / "strangers.log").read_text()
-    assert log.count("said aside") == 8 and "=== vllm_inline, ours: ended well" in log
-    assert (tmp_path / "out" / "strangers.reports.jsonl").read_text().count("weights_gpu_bytes") == 4
-
-
-def test_a_stranger_with_other_outputs_or_too_many_bytes_fails(run_strangers):
-    code, lines = run_strangers("--only", "generate,pipeline", generate="wrong", pipeline="large")
-    assert code == 1
-    assert lines["generate"]["result"] == "FAIL" and "2 of 2 outputs differ" in lines["generate"]["reason"]
-    assert lines["pipeline"]["result"] == "FAIL" and "401 bytes" in lines["pipeline"]["reason"]
-
-
-def test_a_stranger_that_is_not_installed_fails_only_where_it_was_asked_for(run_strangers):
-    assert run_strangers(serve_vllm="absent")[0] == 0
-    assert run_strangers("--only", "vllm,generate", serve_vllm="absent")[0] == 1
-    assert run_strangers(generate="absent", pipeline="absent", serve_vllm="absent")[0] == 1
-    with pytest.raises(SystemExit):
-        run_strangers("--only", "tokens")

@@ -19,6 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "pyhook" / "python" / "flextensor"
 ARRIVE = PACKAGE / "_arrive.py"
+BENCH = ROOT / "bench"
 sys.path.insert(0, str(PACKAGE.parent))
 
 WANTS, PHASE, REFUSE_MODELS, WEIGHT_ANSWER, PRIVATE_ANSWER, ATTACH_ANSWER, REPLAN_ANSWER = range(7)
@@ -53,7 +54,20 @@ class Calls:
 
     def names(self):
         """Only the names of the calls since the last time."""
-        return [call[0] for call in self.take()]
+        return names(self.take())
+
+
+def names(calls):
+    """Only the names of recorded calls."""
+    return [call[0] for call in calls]
+
+
+@pytest.fixture
+def library(tmp_path):
+    """A file that stands for libflextensor.so where nothing is preloaded."""
+    path = tmp_path / "libfake.so"
+    path.write_text("not a library")
+    return path
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="needs the torch that tools/ci_torch
 from flextensor import load_model_from_profile, state_adoption  # noqa: E402
 from flextensor.host_pinning import HostPinner, NoOpHostPinner  # noqa: E402
 from flextensor.state_adoption import MemoryCapacity  # noqa: E402
-from test_api_tensor_manager import WIDTH, Net, forward, learn, manager  # noqa: E402
+from layered_model import WIDTH, Net, forward, learn, manager, seeded  # noqa: E402
 from torch import nn  # noqa: E402
 
 ELSEWHERE = torch.device("meta")
@@ -20,8 +20,7 @@ LINEAR = 4 * WIDTH * WIDTH
 
 @pytest.fixture
 def model():
-    torch.manual_seed(0)
-    return Net().eval()
+    return seeded()
 
 
 @pytest.fixture

@@ -1,88 +1,21 @@
-"""TensorManager on the CPU, where everything is in place: labels, times, decisions, profiles, and what is refused. No GPU is
+"""TensorManager on the CPU, where everything is in place: labels, times, decisions, and what is refused. No GPU is
 needed; what moves on one is tried by tests/gpu."""
 
-import itertools
-import json
 import logging
 import os
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the torch that tools/ci_torch.sh installs")
-from flextensor import TensorManager, strategy  # noqa: E402
+from flextensor import strategy  # noqa: E402
 from flextensor.model_tensors import ModelDict  # noqa: E402
-from flextensor.state_handler import TensorManagerState  # noqa: E402
+from layered_model import WIDTH, AllButFirst, forward, learn, manager, run, seeded  # noqa: E402
 from torch import nn  # noqa: E402
-
-WIDTH = 256
-
-
-class Layer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up = nn.Linear(WIDTH, WIDTH)
-        self.down = nn.Linear(WIDTH, WIDTH, bias=False)
-
-    def forward(self, x):
-        return x + self.down(self.up(x).relu())
-
-
-class Net(nn.Module):
-    """Four layers between an embedding and a head that shares its weight."""
-
-    def __init__(self, layers=4):
-        super().__init__()
-        self.embed = nn.Embedding(16, WIDTH)
-        self.layers = nn.ModuleList(Layer() for _ in range(layers))
-        self.head = nn.Linear(WIDTH, 16, bias=False)
-        self.head.weight = self.embed.weight
-        self.register_buffer("scale", torch.ones(1))
-
-
-class AllButFirst:
-    """Streams every layer but the first whole; remembers what it was asked."""
-
-    def __init__(self):
-        self.asked = []
-
-    def compute(self, layer_stats, memory_stats=None, max_gpu_mem_bytes=None):
-        self.asked.append((layer_stats, memory_stats, max_gpu_mem_bytes))
-        pairs = itertools.pairwise(layer_stats)
-        return strategy.StrategyResult({one.label: other.tensors for one, other in pairs if other.tensors})
 
 
 @pytest.fixture
 def model():
-    torch.manual_seed(0)
-    return Net().eval()
-
-
-def manager(way=None, **options):
-    options = {"pinned_memory": False, "include_patterns": ["layers.*"], **options}
-    return TensorManager("cpu", way or AllButFirst(), **options)
-
-
-def forward(tensor_manager, model, tokens=None):
-    """One pass with a trap around each layer."""
-    tokens = torch.zeros(1, 3, dtype=torch.long) if tokens is None else tokens
-    with torch.no_grad():
-        x = model.embed(tokens) * model.scale
-        for at, layer in enumerate(model.layers):
-            with tensor_manager.trap(f"layers.{at}"):
-                x = layer(x)
-        return model.head(x)
-
-
-def learn(tensor_manager, model, passes=3):
-    """All phases."""
-    tensor_manager.set_model(model)
-    assert tensor_manager.initialize_warmup() is model
-    forward(tensor_manager, model)
-    assert tensor_manager.initialize_profile() is model
-    for _ in range(passes):
-        forward(tensor_manager, model)
-    assert tensor_manager.initialize_inference() is model
-    return tensor_manager
+    return seeded()
 
 
 def test_a_model_is_learnt_and_the_strategy_asked(model):
@@ -106,7 +39,7 @@ def test_a_model_is_learnt_and_the_strategy_asked(model):
 
 
 def test_outputs_are_the_same_in_every_phase(model):
-    expected = model.head(_run(model))
+    expected = model.head(run(model))
     tm = manager()
     tm.set_model(model)
     tm.initialize_warmup()
@@ -116,13 +49,6 @@ def test_outputs_are_the_same_in_every_phase(model):
     tm.initialize_inference()
     outputs += [forward(tm, model) for _ in range(3)]
     assert all(torch.equal(output, expected) for output in outputs)
-
-
-def _run(model):
-    x = model.embed(torch.zeros(1, 3, dtype=torch.long))
-    for layer in model.layers:
-        x = layer(x)
-    return x
 
 
 def test_the_state_says_what_is_streamed_and_what_stays(model):
@@ -333,73 +259,6 @@ def test_diagnostics_log_the_three_tables(model, caplog):
     ]
 
 
-def test_a_profile_leads_straight_to_inference(model, tmp_path):
-    before = learn(manager(), model)
-    before.save_profile(tmp_path / "new")
-    assert os.listdir(tmp_path / "new") == ["profile.json"]
-    torch.manual_seed(1)
-    other = Net()
-    way = AllButFirst()
-    tm = manager(way)
-    state = tm.load_state(tmp_path / "new")
-    assert state == before.export_state()
-    tm.load_profile(tmp_path / "new", other)
-    assert tm.state_restored_from_profile
-    with pytest.raises(RuntimeError, match="initialize_warmup"):
-        tm.initialize_inference()
-    assert tm.initialize_warmup() is other
-    assert tm.initialize_profile() is other
-    assert tm.initialize_inference() is other
-    assert not way.asked, "nothing is decided anew"
-    assert tm.export_state() == state
-    assert torch.equal(forward(tm, other), other.head(_run(other)))
-
-
-def test_exported_states_share_nothing(model):
-    tm = learn(manager(), model)
-    state = tm.export_state()
-    state.load_strategy.clear()
-    state.stats[0].tensors.clear()
-    assert tm.export_state().load_strategy and tm.export_state().stats[0].tensors
-
-
-def changed(state, **changes):
-    return TensorManagerState.from_dict({**json.loads(json.dumps(state.to_dict())), **changes}, "changed")
-
-
-def test_check_32_a_profile_that_does_not_fit_is_refused(model, tmp_path):
-    tm = learn(manager(), model)
-    state = tm.export_state()
-    for version in (2, 4):
-        with pytest.raises(ValueError, match=f"version {version}; only version 3"):
-            changed(state, version=version)
-    with pytest.raises(ValueError, match="block_sizes"):
-        changed(state, block_sizes={"0": 1, "1": 1})
-    with pytest.raises(ValueError, match=r"no tensor 'layers\.3\.up\.weight'"):
-        manager().restore_state(Net(layers=3), state)
-    wide = Net()
-    wide.layers[1].up.weight = nn.Parameter(torch.zeros(WIDTH, 2 * WIDTH))
-    with pytest.raises(ValueError, match="bytes"):
-        manager().restore_state(wide, state)
-    tall = Net()
-    tall.layers[1].up.weight = nn.Parameter(torch.zeros(2 * WIDTH, WIDTH // 2))
-    with pytest.raises(ValueError, match="shape"):
-        manager().restore_state(tall, state)
-    typed = Net()
-    typed.layers[1].up.weight = nn.Parameter(
-        torch.zeros(WIDTH, WIDTH, dtype=torch.int32), requires_grad=False
-    )
-    with pytest.raises(ValueError, match="int32"):
-        manager().restore_state(typed, state)
-    with pytest.raises(ValueError, match="loader_type"):
-        manager(loader_type="raw_block_transfer").restore_state(Net(), state)
-    with pytest.raises(FileNotFoundError, match=r"profile\.json"):
-        tm.load_state(tmp_path)
-    (tmp_path / "profile.json").write_text("{")
-    with pytest.raises(ValueError, match="no JSON"):
-        tm.load_state(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "named"),
     [
@@ -492,99 +351,6 @@ def test_shutdown_ends_and_may_be_repeated(model):
     with pytest.raises(RuntimeError, match="export_state"):
         tm.export_state()
     learn(tm, model)
-
-
-class Session:
-    """The runtime's side of a model, as far as a manager asks for it; remembers."""
-
-    def __init__(self, order):
-        self.order = order
-
-    def models(self):
-        return [7]
-
-    def begin_pass(self):
-        self.order.append("begin")
-
-    def end_pass(self):
-        self.order.append("end")
-
-    def report(self):
-        return {"ring": 3}
-
-    def placed(self, report):
-        return report["ring"], 5
-
-    def save_profile(self, folder):
-        raise RuntimeError("no model is in INFERENCE yet")
-
-    def close(self, *, preserve_model=True):
-        self.order.append(("close", preserve_model))
-
-
-def test_over_the_runtime_traps_make_passes_and_the_choice_is_told(model, monkeypatch, tmp_path):
-    order = []
-    tm = manager()
-    monkeypatch.setattr(tm, "_to_device", lambda model: setattr(tm, "_session", Session(order)))
-    told = []
-    monkeypatch.setattr("flextensor.runtime_choice.stream", lambda *said: told.append(said))
-    tm.set_model(model)
-    tm.initialize_warmup()
-    with pytest.raises(RuntimeError, match="still holds a model"):
-        tm.set_model(model)
-    forward(tm, model)
-    forward(tm, model)
-    assert order == ["begin", "end", "begin"], "a label that comes again begins another pass"
-    tm.initialize_profile()
-    forward(tm, model)
-    assert not told
-    tm.initialize_inference()
-    assert order == ["begin", "end", "begin", "end", "begin", "end"]
-    ((models, name, weights),) = told
-    assert (models, name) == ([7], "AllButFirst")
-    assert set(weights) == tm.export_state().managed_names()
-    usage = tm.get_gpu_memory_usage()
-    assert (usage.blocks_bytes, usage.unmapped_tensors_bytes, usage.total_bytes) == (3, 5, 8)
-    tm.save_profile(tmp_path)
-    assert tm.load_state(tmp_path).additions is None, "the runtime had nothing to add yet"
-    forward(tm, model)
-    tm.shutdown(preserve_model=False)
-    assert order[-1] == ("close", False)
-
-
-def test_a_restored_choice_is_told_to_the_runtime_unless_it_reads_the_profile_itself(
-    model, monkeypatch, tmp_path
-):
-    before = learn(manager(), model)
-    before.save_profile(tmp_path)
-    told = []
-    monkeypatch.setattr("flextensor.runtime_choice.stream", lambda *said: told.append(said))
-    for restore in ("restore_state", "load_profile"):
-        tm = manager()
-        monkeypatch.setattr(tm, "_to_device", lambda model, tm=tm: setattr(tm, "_session", Session([])))
-        if restore == "restore_state":
-            tm.restore_state(Net(), before.export_state())
-        else:
-            tm.load_profile(tmp_path, Net())
-        tm.initialize_warmup()
-    ((models, name, weights),) = told
-    assert (models, name) == ([7], "AllButFirst") and set(weights) == before.export_state().managed_names()
-
-
-def test_warming_up_twice_brings_the_model_to_the_gpu_once(model, monkeypatch):
-    sessions = []
-
-    def begin(*arguments):
-        sessions.append(arguments)
-        return Session([])
-
-    monkeypatch.setattr("flextensor.manager_session.begin", begin)
-    tm = manager()
-    tm.device_gpu = torch.device("cuda", 0)
-    tm.set_model(model)
-    tm.initialize_warmup()
-    tm.initialize_warmup()
-    assert len(sessions) == 1
 
 
 def test_other_times_lead_to_another_decision(model):

@@ -4,17 +4,14 @@ import importlib.machinery
 import json
 import sys
 import types
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
-BENCH = Path(__file__).resolve().parents[2] / "bench"
-sys.path.insert(0, str(BENCH))
-
 import peers  # noqa: E402
 import program  # noqa: E402
+from conftest import BENCH  # noqa: E402
 
 # Shapes are so small that more threads only get in each other's way.
 torch.set_num_threads(1)
