@@ -14,8 +14,8 @@ from torch import nn  # noqa: E402
 # Of the package: what a program that offloads needs of it.
 NEEDED_BY_OFFLOAD = {
     "_native", "acceptance", "around", "compiled_offload", "compiling", "config", "entered_inference", "gpu_budget", "gpu_memory",
-    "instrumentation", "interface", "loading", "managed_model", "model_proxy", "naming", "offload_manager", "offload_timing",
-    "option_fields", "phases", "replan", "roots", "saved_state", "session", "taking_over", "unit_marks", "units",
+    "instrumentation", "interface", "live_config", "loading", "managed_model", "model_proxy", "naming", "offload_manager", "offload_timing",
+    "option_fields", "phases", "replan", "replan_request", "roots", "saved_state", "session", "taking_over", "unit_marks", "units",
 }  # fmt: skip
 
 

@@ -113,6 +113,16 @@ class ManagedModel:
         return _SEED_FORWARDS if self.replans else max(self.config.profiling_iters, 1)
 
     @property
+    def is_compiled_by_program(self) -> bool:
+        """Whether the program compiles the units itself, as it said when it offloaded the model."""
+        return self.config.external_compile and self.compile_fn is None
+
+    @property
+    def has_compiled_units(self) -> bool:
+        """Whether units are compiled, by `compile_fn` or by the program."""
+        return self.compile_fn is not None or self.config.external_compile
+
+    @property
     def compiles_while_profiling(self) -> bool:
         """Whether PROFILING times compiled units."""
         return self.compile_fn is not None and not self.replans

@@ -5,24 +5,22 @@ A manager holds at most one model; what that model has in the runtime, and what 
 """
 
 import contextlib
-import logging
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
 
-from flextensor import acceptance, saved_state, units
-from flextensor.config import OffloadConfig, callers_level
+from flextensor import acceptance, live_config, replan_request, saved_state, units
+from flextensor.config import OffloadConfig
 from flextensor.gpu_memory import GPUMemoryUsage
 from flextensor.instrumentation import instrumentable
 from flextensor.managed_model import ManagedModel
 from flextensor.model_proxy import Binding, OffloadModelProxy, is_proxy, subject
 from flextensor.offload_timing import OffloadTimingCollector, OffloadTimingReport
 from flextensor.phases import OffloadPhase
-from flextensor.replan import WARM_FORWARDS, StrategyReplanStatus
+from flextensor.replan import StrategyReplanStatus
 
 __all__ = [
     "DEFAULT_MANAGER_NAME",
@@ -34,17 +32,8 @@ __all__ = [
     "get_offload_manager",
 ]
 
-_LOG = logging.getLogger("flextensor")
-
 DEFAULT_MANAGER_NAME = "default"
 """The manager that is meant where none is named."""
-
-# What offload() takes once; changes reach the next offload().
-_TENSOR_MANAGER_ONESHOT_FIELDS = (
-    "enabled", "enable_diagnostics", "exclude_patterns", "gpu_device", "include_patterns", "load_strategy",
-    "max_gpu_mem_fraction", "min_blocks", "num_blocks", "offload_timing", "piecewise_prefetch", "pinned_memory",
-    "pinned_memory_mode", "profile_mode", "shm_enabled", "transfer_budget_scale", "transfer_mode",
-)  # fmt: skip
 
 
 @instrumentable
@@ -69,22 +58,7 @@ class OffloadManager:
         """Replaces the configuration. After `offload()` the live model keeps what it was offloaded with: a UserWarning
         names the options that differ; RuntimeError if `skip_discovery` does."""
         if self._managed is not None:
-            live = self._managed.config
-            if config.skip_discovery != live.skip_discovery:
-                raise RuntimeError(
-                    f"skip_discovery cannot change from {live.skip_discovery} to {config.skip_discovery} after "
-                    "offload(): release() the model and offload() it again"
-                )
-            kept = [
-                key for key in _TENSOR_MANAGER_ONESHOT_FIELDS if getattr(config, key) != getattr(live, key)
-            ]
-            if kept:
-                warnings.warn(
-                    f"{', '.join(kept)} of the offloaded model stay as they were at offload(): release() it and "
-                    "offload() it again for the new values",
-                    UserWarning,
-                    stacklevel=callers_level(),
-                )
+            live_config.say_what_stays(self._managed.config, config)
         self.config = config
 
     def offload(
@@ -189,15 +163,12 @@ class OffloadManager:
     @property
     def external_compile_active(self) -> bool:
         """Whether the program compiles the units itself, as it said when it offloaded the model."""
-        managed = self._managed
-        return managed is not None and managed.config.external_compile and managed.compile_fn is None
+        return self._managed is not None and self._managed.is_compiled_by_program
 
     @property
     def compiled_offload_active(self) -> bool:
         """Whether units are compiled, by `compile_fn` or by the program."""
-        return self.external_compile_active or (
-            self._managed is not None and self._managed.compile_fn is not None
-        )
+        return self._managed is not None and self._managed.has_compiled_units
 
     @property
     def compiled_profile_active(self) -> bool:
@@ -225,9 +196,8 @@ class OffloadManager:
         managed = self._managed
         if managed is None:
             return StrategyReplanStatus("idle", False, None)
-        return StrategyReplanStatus(
-            managed.replan.state, self._why_no_replan() is None, managed.replan.applied
-        )
+        can_request = replan_request.why_not(managed) is None
+        return StrategyReplanStatus(managed.replan.state, can_request, managed.replan.applied)
 
     def offload_units(self) -> units.Named:
         """Paths and modules of the units, outermost only, each once; empty without a model."""
@@ -343,36 +313,7 @@ class OffloadManager:
         new plan can follow. `strategy_replan_status` says afterwards whether the plan changed; with few `profiling_iters` it may change a few
         forwards later. With `manual_update_state`: the number of replays, each followed by `update_state()`; weights in graphs stay, so that
         the times are what comes of it."""
-        managed = self._managed
-        why = self._why_no_replan()
-        if (
-            why is None
-            and managed is not None
-            and manual_update_state
-            and managed.config.offload_timing != "cuda_graph"
-        ):
-            why = "manual_update_state=True needs offload_timing='cuda_graph'"
-        if why is None and managed is not None and manual_update_state and managed.compile_fn is not None:
-            why = "manual_update_state=True needs times of replays, and units of compile_fn are not timed"
-        if why is not None or managed is None:
-            _LOG.warning("request_strategy_replan() is ignored: %s", why)
-            return 0
-        forwards = max(managed.config.profiling_iters, 1) + (0 if manual_update_state else WARM_FORWARDS)
-        return managed.replan.request(forwards, managed.plans_so_far() or 0, manual=manual_update_state)
-
-    def _why_no_replan(self) -> str | None:
-        managed = self._managed
-        if managed is None or not self.compiled_offload_active:
-            return "no model is offloaded whose units are compiled"
-        if managed.session is None:
-            return "offloading is switched off, or there is no GPU"
-        if not managed.allow_replan:
-            return "the model was offloaded with allow_strategy_replan=False"
-        if managed.phase is not OffloadPhase.INFERENCE:
-            return f"the model is in phase {managed.phase.name}"
-        if not managed.session.may_replan(managed.config):
-            return "replan is off: the first plan stays"
-        return "a replan is in progress" if managed.replan.is_in_progress else None
+        return replan_request.request(self._managed, manual=manual_update_state)
 
     def join_after_forward(self) -> None:
         """Nothing is left to be done: the end of a capture waits for our copies by itself."""
