@@ -32,6 +32,31 @@ fn memory_is_open_to_a_gpu_that_the_program_lets_reach_it() {
     told_well(on_two("another GPU reads weights"));
 }
 
+/// What GPU 1 is let into lies in host memory, under two addresses.
+#[test]
+fn host_pages_that_stand_in_for_gpu_memory_are_open_to_a_gpu_that_the_program_lets_reach_them() {
+    let on_host = |name: &str| on_two(name).option("FT_BUDGET_WHILE_LOADING", "1");
+    told_well(on_host("another GPU reads weights"));
+    told_well(on_host("copies between GPUs that reach each other"));
+    told_well(on_host("another GPU reads weights").option("FT_PROFILING_ITERS", "6").option("FT_CHECK", "1"));
+}
+
+/// A kernel that found half of the memory shut would lose its context.
+#[test]
+fn memory_that_cannot_be_opened_to_a_gpu_is_an_error_of_the_call_that_asks_for_it() {
+    for call in ["cuCtxGetDevice", "cuMemSetAccess"] {
+        let run = on_two("another GPU reads weights").sim("FAULTS", format!("{call}@reach.1=999"));
+        let outcome = run.start();
+        assert_eq!(outcome.status.code(), Some(2), "{call}: {}", outcome.describe());
+        assert!(
+            outcome.stderr.contains("cuCtxEnablePeerAccess returned 999"),
+            "{call}: {}",
+            outcome.describe()
+        );
+        outcome.assert_nothing_detected();
+    }
+}
+
 #[test]
 fn weights_move_when_the_kernels_of_other_gpus_that_read_them_have_ended() {
     told_well(on_two("another GPU reads weights while they are learnt"));

@@ -115,6 +115,26 @@ fn memory_that_forwards_use_leaves_the_host_and_other_memory_stays_within_the_bu
     );
 }
 
+/// Who moves pages waits for the GPU, which no capture survives.
+#[test]
+fn captures_outlive_forwards_before_which_memory_should_move() {
+    let outcome = told_well(streamed("memory that an allocator kept, and a capture"));
+    assert_eq!(
+        said(&outcome, "ran in the host"),
+        said(&outcome, "host_bytes") + (2 << 20),
+        "it did not leave the host later: {}",
+        outcome.describe()
+    );
+    let outcome = told_well(on_a_gpu_of(21 << 20, "first forwards in a capture"));
+    let there = said(&outcome, "in the host");
+    assert_eq!(said(&outcome, "in the host after the capture"), there, "{}", outcome.describe());
+    assert!(
+        said(&outcome, "in the host in the next forward") > there,
+        "nothing had to move: {}",
+        outcome.describe()
+    );
+}
+
 /// Learning goes on while weights are streamed: without that no plan would ever be final.
 #[test]
 fn weights_in_host_memory_are_streamed_from_the_second_pass_on() {

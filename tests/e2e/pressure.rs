@@ -148,15 +148,14 @@ fn no_refused_call_while_weights_make_room_is_a_wrong_byte_a_crash_or_a_hang() {
         "cuMemAddressReserve",
         "cuMemCreate",
     ] {
-        let (before, after) =
-            (said(&whole, &format!("{call} before")), said(&whole, &format!("{call} after")));
-        let mut moments = vec![before + 1, (before + 1 + after) / 2, after];
-        moments.retain(|&moment| moment > before && moment <= after);
+        let last = said(&whole, call);
+        let mut moments = vec![1, last.div_ceil(2), last];
+        moments.retain(|&moment| (1..=last).contains(&moment));
         moments.dedup();
         calls += moments.len();
         for moment in moments {
             for more in ["", "+"] {
-                let fault = format!("{call}@{moment}{more}=999");
+                let fault = format!("{call}@grow.{moment}{more}=999");
                 let run = short("a cache that grows once").sim("FAULTS", &fault).sim("STRICT", "0");
                 let outcome = run.limit(Duration::from_secs(60)).start();
                 survives(&outcome, &fault);

@@ -19,6 +19,15 @@ fn launches_that_meet_the_switch_over_read_right_bytes() {
     told_well(streamed("launches during the switch-over"));
 }
 
+/// What such a pass is not observed for would keep a weight from moving under a kernel that has its address from memory.
+#[test]
+fn owners_that_read_through_pointers_are_told_of_in_passes_that_are_timed_whole() {
+    let run = streamed("pointers in owners of passes that are timed whole").option("FT_PROFILING_ITERS", "4");
+    let outcome = told_well(run);
+    assert_eq!(said(&outcome, "passes that tell of all owners"), 4, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "passes that tell of pointers"), 5, "{}", outcome.describe());
+}
+
 #[test]
 fn streams_that_end_with_work_on_them_and_come_again_cost_no_byte() {
     told_well(streamed("streams come and go"));

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::capture;
 use super::context::Context;
 use super::real::driver;
+use super::result::CudaResult;
 use super::stream::Stream;
 use super::types::*;
 
@@ -30,6 +31,12 @@ pub(crate) fn set(reader: i32, owner: i32, reaches: bool) -> bool {
         REACHED_BY[slot(owner)].fetch_and(!bit, Ordering::AcqRel)
     };
     (before & bit != 0) != reaches
+}
+
+/// The current context no longer reaches memory of `peer`'s device.
+pub(crate) fn disable(peer: Context) -> CudaResult<()> {
+    // SAFETY: the driver checks the handle, and whether access was enabled.
+    capture::relaxed(|| unsafe { driver().cuCtxDisablePeerAccess(peer.raw()) }).ok()
 }
 
 /// The other devices that reach memory of `owner`, as bits.

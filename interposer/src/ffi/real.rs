@@ -91,6 +91,7 @@ real! {
     fn cuCtxPopCurrent_v2(ctx: *mut CUcontext);
     fn cuCtxGetDevice(device: *mut CUdevice);
     fn cuCtxSynchronize();
+    fn cuCtxDisablePeerAccess(peer: CUcontext);
     fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);
     fn cuDevicePrimaryCtxRetain(ctx: *mut CUcontext, device: CUdevice);
     fn cuDevicePrimaryCtxRelease_v2(device: CUdevice);

@@ -2,11 +2,11 @@
 
 #![expect(unsafe_code, reason = "typed calls into the driver")]
 
-use super::capture;
 use super::event::Event;
 use super::real::driver;
 use super::result::{CudaError, CudaResult};
 use super::types::*;
+use super::{capture, context};
 
 /// A stream handle, also the special values 0 (legacy default), 1 (legacy) and 2 (the calling thread's own).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -79,6 +79,12 @@ pub(crate) unsafe fn call_host(
 pub(crate) fn synchronize(stream: Stream) -> CudaResult<()> {
     // SAFETY: the handle is alive, as for `wait`.
     capture::relaxed(|| unsafe { driver().cuStreamSynchronize(stream.raw()) }).ok()
+}
+
+/// As [`synchronize`], for work that uses pages or host memory which are about to be somebody else's: where waiting for the stream is refused, everything in the
+/// current context is waited for.
+pub(crate) fn drain(stream: Stream) -> CudaResult<()> {
+    synchronize(stream).or_else(|error| context::synchronize().map_err(|_| error))
 }
 
 /// True while work on `stream` is being captured into a graph (also when the capture is already dead).

@@ -24,6 +24,12 @@ pub(crate) struct Handle {
 pub(crate) struct Memory(CUmemGenericAllocationHandle);
 
 impl Handle {
+    /// Host memory that no driver knows.
+    #[cfg(test)]
+    pub(crate) fn in_host_of_nobody(raw: u64) -> Self {
+        Self { raw, device: None, bytes: 2 << 20 }
+    }
+
     /// Which memory it is.
     pub(crate) fn memory(self) -> Memory {
         Memory(self.raw)
@@ -125,6 +131,17 @@ pub(crate) fn allow_reads(address: u64, bytes: usize, device: i32) -> CudaResult
 /// Lets `device`, and those that reach its memory, read and write the mapped range. Costs about 28 us for each handle in it.
 pub(crate) fn allow(address: u64, bytes: usize, device: i32) -> CudaResult<()> {
     allow_on_devices(address, bytes, device, CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+}
+
+/// As [`allow`], or [`allow_reads`] where it is not `writable`, for memory that is mapped and used already: where others are refused, nothing changes.
+pub(crate) fn open(address: u64, bytes: usize, device: i32, writable: bool) -> CudaResult<()> {
+    let flags = match writable {
+        true => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        false => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
+    };
+    let all: Vec<_> =
+        std::iter::once(device).chain(peer::devices(peer::reached_by(device))).map(location).collect();
+    allow_at(address, bytes, &all, flags)
 }
 
 /// Where others are refused, the device itself still gets what it needs: what they can do without is the program's matter.

@@ -2,6 +2,7 @@
 
 use super::{Call, module};
 use crate::ffi::context::{self, Context};
+use crate::ffi::peer;
 use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
 use crate::outcome::{Outcome, Reason};
@@ -50,7 +51,14 @@ pub(super) fn enable_peer(
 ) -> Outcome {
     let code = call.invoke(ctx, flags);
     if code.is_success() || code == CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
-        peers::opened(Context::from(ctx));
+        let to = Context::from(ctx);
+        if let Err(error) = peers::opened(to) {
+            if code.is_success() {
+                // Refused as a whole: a kernel that found half of the memory shut would lose its context.
+                let _ = peer::disable(to);
+            }
+            return Outcome::Fail(error.into());
+        }
     }
     Outcome::Done(code)
 }

@@ -87,9 +87,10 @@ fn attempt(
     let hits: Vec<Hit> = shown.iter().filter_map(|&(meaning, writes)| hit_of(meaning, writes)).collect();
     let mut verdicts = vec![Verdict::Ready; hits.len()];
     let device = shown.iter().find_map(|(meaning, _)| super::device_of_meaning(*meaning)).unwrap_or(0);
-    if !hits.is_empty()
-        && let Some(ring) = check::in_turn(device, ring_of(device), &hits).as_mut()
-    {
+    if !hits.is_empty() {
+        let mut ring = check::in_turn(device, ring_of(device), &hits);
+        // Only what has lost its memory counts as streamed where no ring is.
+        let Some(ring) = ring.as_mut() else { return Ok(CUresult::CUDA_ERROR_UNKNOWN) };
         if let Err(error) = ring.usable() {
             return Ok(error.into());
         }

@@ -79,7 +79,7 @@ pub(super) fn dissolve(id: ModelId) {
         );
     }
     let done = passes::in_context(context, || {
-        peers::wait_for_users(device)?;
+        peers::wait_to_move(device)?;
         units.iter().try_for_each(|&unit| back_to_host(device, unit))
     });
     drop(closed);

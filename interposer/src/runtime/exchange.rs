@@ -80,7 +80,7 @@ pub(super) fn exchange(
     if moves.iter().any(|m| !is_learnt(&world(), m.id)) {
         return Err("weights were freed meanwhile".to_owned());
     }
-    peers::wait_for_users(request.device).map_err(|error| format!("waiting for the GPU failed: {error}"))?;
+    peers::wait_to_move(request.device).map_err(|error| format!("waiting for the GPU failed: {error}"))?;
     let outgoing = Outgoing::begin(moves, shadows)
         .map_err(|error| format!("copying weights to host memory failed: {error}"))?;
     let arrivals = Arrivals::default();
@@ -171,7 +171,7 @@ impl Outgoing {
 
     /// Waits for what is under way: nobody may let go of a shadow, or of a page, before.
     fn end(self) {
-        let _ = stream::synchronize(self.on);
+        let _ = stream::drain(self.on);
         for arrived in self.arrived {
             let _ = event::destroy(arrived);
         }
@@ -292,7 +292,7 @@ fn handles_of<'a>(world: &'a mut World, m: &Move) -> Vec<&'a mut Option<Handle>>
     region.handles_from_mut(m.address).take(m.pages as usize).collect()
 }
 
-/// The private pages come back under their addresses; nothing has been copied over them.
+/// The private pages come back under their addresses, as many as can be, also behind one that cannot; nothing has been copied over them. Returns the last error.
 fn put_back(world: &mut World, device: i32, moves: &[Move], own: Vec<Vec<Handle>>) -> CudaResult<()> {
     let taken = || moves.iter().zip(&own);
     // First all pages of the ring leave: a weight without memory is an error that everybody sees, another weight's bytes are none.
@@ -300,16 +300,26 @@ fn put_back(world: &mut World, device: i32, moves: &[Move], own: Vec<Vec<Handle>
         // Where nothing is mapped there is nothing to unmap; where something stays, the mapping below is refused.
         let _ = vmm::unmap(m.address, (m.pages * PAGE) as usize);
     }
+    let mut last = Ok(());
     for (m, handles) in taken() {
-        for (page, &handle) in (0..).zip(handles) {
-            vmm::map(m.address + page * PAGE, PAGE as usize, handle)?;
-        }
-        vmm::allow(m.address, (m.pages * PAGE) as usize, device)?;
         for (slot, &handle) in handles_of(world, m).into_iter().zip(handles) {
             *slot = Some(handle);
         }
+        if let Err(error) = map_back(device, m, handles) {
+            last = Err(error);
+            if let Some(arena) = arena() {
+                world.lost(arena, m.id);
+            }
+        }
     }
-    Ok(())
+    last
+}
+
+fn map_back(device: i32, m: &Move, handles: &[Handle]) -> CudaResult<()> {
+    for (page, &handle) in (0..).zip(handles) {
+        vmm::map(m.address + page * PAGE, PAGE as usize, handle)?;
+    }
+    vmm::allow(m.address, (m.pages * PAGE) as usize, device)
 }
 
 /// A ring that has its streams, and no pages yet, where there is none: all that can be refused is asked for before anything is unmapped.

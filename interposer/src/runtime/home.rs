@@ -88,10 +88,14 @@ pub(super) fn shown(arena: &Arena, address: u64) {
 
 /// What was shown leaves host memory, as far as GPUs have room: a budget is for weights. The calling thread is not inside the gate.
 pub(super) fn bring_home_what_was_shown() {
-    if !SHOWN.swap(false, Ordering::AcqRel) {
+    if !SHOWN.load(Ordering::Acquire) {
         return;
     }
     let _closed = gate::close();
+    // A later forward brings it home then.
+    if graphs::any_capture() || !SHOWN.swap(false, Ordering::AcqRel) {
+        return;
+    }
     let mut world = world();
     let take = |region: &mut Region| {
         let place = (region.base, region.pages(), region.device, region.context);
@@ -102,7 +106,7 @@ pub(super) fn bring_home_what_was_shown() {
         // Weights are placed by plans, and what lies beside them is not.
         let beside = world.gaps(base, pages);
         let moved = passes::in_context(context, || {
-            peers::wait_for_users(device)?;
+            peers::wait_to_move(device)?;
             for (address, pages) in beside {
                 bring_home(&mut world, device, address, pages, &mut Vec::new());
             }
@@ -127,7 +131,10 @@ pub(super) fn leave_room(device: i32) {
         return;
     }
     let _closed = gate::close();
-    if let Err(error) = peers::wait_for_users(device) {
+    if graphs::any_capture() {
+        return;
+    }
+    if let Err(error) = peers::wait_to_move(device) {
         return log::info!("no room can be made on GPU {device}: waiting for it failed: {error}");
     }
     let mut world = world();
@@ -169,7 +176,7 @@ pub(super) fn give_way(device: i32, least: u64, wanted: u64) -> Result<u64, Stri
     if !overflow::host_has_room(bytes) {
         return Err("host memory has no room for weights that are learnt".to_owned());
     }
-    peers::wait_for_users(device).map_err(|error| format!("waiting for the GPU failed: {error}"))?;
+    peers::wait_to_move(device).map_err(|error| format!("waiting for the GPU failed: {error}"))?;
     overflow::note_short(device);
     let mut world = world();
     let mut gone = 0;

@@ -5,12 +5,14 @@
 
 use std::sync::OnceLock;
 
+use flextensor_core::units::UnitId;
+
 use super::arena::{PAGE, arena};
 use super::exchange::Move;
 use super::overflow::{self, release};
 use super::readout;
 use super::shadow::{self, Shadow};
-use super::world::{UnitState, World, world};
+use super::world::{Unit, UnitState, World, world};
 use crate::ffi::context;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::stream::Stream;
@@ -183,8 +185,11 @@ pub(super) fn exchange_pages(
     } else {
         copied_to_gpu(device, address, &old, &fresh)
     };
-    if let Err(error) = moved {
+    if let Err((error, Lost(lost))) = moved {
         release(fresh);
+        if lost {
+            lose(world, address, old.len() as u64);
+        }
         return Err(error);
     }
     if let Some(region) = world.region_of_mut(address) {
@@ -204,10 +209,25 @@ fn handles_at(world: &World, address: u64, pages: usize) -> Vec<Handle> {
     region.handles_from(address).take(pages).flatten().copied().collect()
 }
 
-fn copied_to_gpu(device: i32, address: u64, old: &[Handle], fresh: &[Handle]) -> CudaResult<()> {
-    let source = adopt(old, 0, device)?;
+/// Calls that show a weight on these pages fail from now on.
+fn lose(world: &mut World, address: u64, pages: u64) {
+    let Some(arena) = arena() else { return };
+    let end = address + pages * PAGE;
+    let here =
+        |unit: &&Unit| unit.state != UnitState::Gone && unit.base < end && address < unit.end_of_pages();
+    let ids: Vec<UnitId> = world.units.iter().filter(here).map(|unit| unit.id).collect();
+    ids.into_iter().for_each(|id| world.lost(arena, id));
+}
+
+fn copied_to_gpu(
+    device: i32,
+    address: u64,
+    old: &[Handle],
+    fresh: &[Handle],
+) -> Result<(), (CudaError, Lost)> {
+    let source = adopt(old, 0, device).map_err(as_it_was)?;
     let bytes = fresh.len() as u64 * PAGE;
-    let moved = replace(device, address, old, fresh).map_err(|(error, _)| error).and_then(|()| {
+    let moved = replace(device, address, old, fresh).and_then(|()| {
         let copied = on_a_stream(|on| {
             source.pieces(0, bytes).try_for_each(|(offset, bytes, host)| {
                 // SAFETY: the shadow stays mapped until it is given back, behind the wait.
@@ -215,23 +235,35 @@ fn copied_to_gpu(device: i32, address: u64, old: &[Handle], fresh: &[Handle]) ->
             })
         });
         // What was not filled is not the weight: the old pages come back.
-        copied.inspect_err(|_| {
-            let _ = replace(device, address, fresh, old);
+        copied.map_err(|error| match replace(device, address, fresh, old) {
+            Ok(()) => as_it_was(error),
+            Err((again, _)) => {
+                log::error!(
+                    "{} MiB at {address:#x} have lost their bytes: {error}, then {again}",
+                    bytes >> 20
+                );
+                (error, Lost(true))
+            }
         })
     });
     shadow::give_back(vec![source]);
     moved
 }
 
-fn copied_to_host(device: i32, address: u64, old: &[Handle], fresh: &[Handle]) -> CudaResult<()> {
-    let target = adopt(fresh, 0, device)?;
+fn copied_to_host(
+    device: i32,
+    address: u64,
+    old: &[Handle],
+    fresh: &[Handle],
+) -> Result<(), (CudaError, Lost)> {
+    let target = adopt(fresh, 0, device).map_err(as_it_was)?;
     let copied = on_a_stream(|on| {
         target.pieces(0, fresh.len() as u64 * PAGE).try_for_each(|(offset, bytes, host)| {
             // SAFETY: as above; nobody else knows the pages yet.
             unsafe { copy::to_host_async(host.cast_mut(), address + offset, bytes as usize, on) }
         })
     });
-    let moved = copied.and_then(|()| replace(device, address, old, fresh).map_err(|(error, _)| error));
+    let moved = copied.map_err(as_it_was).and_then(|()| replace(device, address, old, fresh));
     shadow::give_back(vec![target]);
     moved
 }
@@ -240,7 +272,7 @@ fn copied_to_host(device: i32, address: u64, old: &[Handle], fresh: &[Handle]) -
 fn on_a_stream(copies: impl FnOnce(Stream) -> CudaResult<()>) -> CudaResult<()> {
     let on = stream::create_nonblocking()?;
     let copied = copies(on);
-    let ended = stream::synchronize(on);
+    let ended = stream::drain(on);
     let _ = stream::destroy(on);
     copied.and(ended)
 }
@@ -266,9 +298,13 @@ pub(super) fn replace(
     }
 }
 
-/// Addresses have nothing behind them any more.
+/// Addresses have nothing behind them any more, or nothing that makes sense.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lost(pub(super) bool);
+
+fn as_it_was(error: CudaError) -> (CudaError, Lost) {
+    (error, Lost(false))
+}
 
 fn map(device: i32, address: u64, pages: &[Handle]) -> CudaResult<()> {
     for (page, &handle) in (0..).zip(pages) {

@@ -170,10 +170,11 @@ fn launch_streamed(
     let device = super::device_of(&scratch.found);
     {
         let ring = ring_of(device);
-        let Some(known) = ring.as_ref() else { return Ok(issue(launch.pointers, launch.extra)) };
+        // Only what has lost its memory counts as streamed where no ring is.
+        let Some(known) = ring.as_ref() else { return Ok(CUresult::CUDA_ERROR_UNKNOWN) };
         collect_hits(known, launch, scratch);
         let mut ring = check::in_turn(device, ring, &scratch.hits);
-        let Some(ring) = ring.as_mut() else { return Ok(issue(launch.pointers, launch.extra)) };
+        let Some(ring) = ring.as_mut() else { return Ok(CUresult::CUDA_ERROR_UNKNOWN) };
         if let Err(error) = ring.usable() {
             return Ok(error.into());
         }

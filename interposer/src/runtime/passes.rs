@@ -31,7 +31,9 @@ pub(crate) fn wanted(id: ModelId) -> u32 {
     let world = world();
     let Some(model) = world.models.get(&id) else { return 0 };
     let events = match model.phase.phase() {
-        Phase::Profiling if learn::recorder(|recorder| recorder.is_whole(id)) => 0,
+        // What is read through pointers is known by its owners' forwards only, also while nothing else is observed.
+        Phase::Profiling if learn::recorder(|recorder| recorder.is_whole(id)) && model.held.is_empty() => 0,
+        Phase::Profiling if learn::recorder(|recorder| recorder.is_whole(id)) => wants::HELD_OWNERS,
         Phase::Discovery | Phase::Profiling => wants::OWNERS | wants::TRAPS,
         Phase::Inference if model.observation.is_some() => wants::OWNERS | wants::TRAPS,
         Phase::Inference if model.guided > 0 => wants::OWNERS,
@@ -148,6 +150,7 @@ pub(crate) fn end(id: ModelId) {
             pressure::pass_ended(device);
         });
         replan::between_forwards(device);
+        pressure::settle_owed(device);
         return;
     }
     let (mut phase, mut commands) = step(model.phase, PhaseEvent::PassEnd { captured });

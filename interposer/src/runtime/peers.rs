@@ -4,13 +4,13 @@
 use std::sync::{Mutex, MutexGuard};
 
 use super::arena::{Arena, PAGE, arena};
-use super::gate;
 use super::streaming::ring_of;
 use super::world::world;
+use super::{gate, graphs};
 use crate::account;
 use crate::ffi::context::{self, Context};
 use crate::ffi::pointer;
-use crate::ffi::result::CudaResult;
+use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::CUresult;
 use crate::ffi::{peer, vmm};
@@ -24,11 +24,14 @@ fn reaching() -> MutexGuard<'static, Vec<(Context, i32, i32)>> {
 }
 
 /// The program lets the current context reach memory of another one's device: what is mapped there is opened to it too.
-pub(crate) fn opened(to: Context) {
-    let (Ok(mine), Ok(reader)) = (context::current(), context::device()) else { return };
-    let Ok(owner) = context::with_current(to, context::device) else { return };
+///
+/// # Errors
+/// What the driver says of the first part that cannot be opened; the context reaches nothing of ours then that it did not reach before, as far as is known here.
+pub(crate) fn opened(to: Context) -> CudaResult<()> {
+    let (mine, reader) = (context::current()?, context::device()?);
+    let owner = context::with_current(to, context::device)?;
     if reader == owner {
-        return;
+        return Ok(());
     }
     let entry = (mine, reader, owner);
     {
@@ -40,19 +43,30 @@ pub(crate) fn opened(to: Context) {
     let _closed = gate::close();
     let world = world();
     if !peer::set(reader, owner, true) {
-        return;
+        return Ok(());
     }
     // Nobody opens or shuts a protected weight meanwhile.
     let ring = ring_of(owner);
     let shut = ring.as_ref().map_or_else(Vec::new, |ring| ring.write_protected());
-    for region in world.regions.values().filter(|region| region.device == owner) {
-        let whole = (region.base, region.base + region.pages() * PAGE);
-        for (from, to, writable) in parts(whole, &shut) {
-            let allow = if writable { vmm::allow } else { vmm::allow_reads };
-            if let Err(error) = allow(from, (to - from) as usize, owner) {
-                log::warning!("memory of GPU {owner} could not be opened to GPU {reader}: {error}");
-            }
-        }
+    let regions = world.regions.values().filter(|region| region.device == owner);
+    let whole = regions.map(|region| (region.base, region.base + region.pages() * PAGE));
+    let mut all = whole.flat_map(|whole| parts(whole, &shut));
+    let done =
+        all.try_for_each(|(from, to, writable)| vmm::open(from, (to - from) as usize, owner, writable));
+    if let Err(error) = done {
+        log::warning!("memory of GPU {owner} could not be opened to GPU {reader}: {error}");
+        forget(entry);
+    }
+    done
+}
+
+/// The context does not reach the other device's memory any more.
+fn forget(entry: (Context, i32, i32)) {
+    let (_, reader, owner) = entry;
+    let mut reaching = reaching();
+    reaching.retain(|&known| known != entry);
+    if !reaching.iter().any(|&(_, who, whose)| (who, whose) == (reader, owner)) {
+        peer::set(reader, owner, false);
     }
 }
 
@@ -74,11 +88,7 @@ fn parts((start, end): (u64, u64), shut: &[(u64, u64)]) -> Vec<(u64, u64, bool)>
 pub(crate) fn shut(to: Context) {
     let (Ok(mine), Ok(reader)) = (context::current(), context::device()) else { return };
     let Ok(owner) = context::with_current(to, context::device) else { return };
-    let mut reaching = reaching();
-    reaching.retain(|&entry| entry != (mine, reader, owner));
-    if !reaching.iter().any(|&(_, who, whose)| (who, whose) == (reader, owner)) {
-        peer::set(reader, owner, false);
-    }
+    forget((mine, reader, owner));
 }
 
 /// A context is gone, and reaches nothing any more.
@@ -91,6 +101,15 @@ pub(super) fn forget_context(context: Context) {
         }
     }
     *reaching = left;
+}
+
+/// Waits for everything that may use memory of the device, so that pages can move. Behind the closed gate, where no capture begins: while one is under way it
+/// would not survive the waiting, and nothing moves.
+pub(super) fn wait_to_move(device: i32) -> CudaResult<()> {
+    if graphs::any_capture() {
+        return Err(CudaError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
+    }
+    wait_for_users(device)
 }
 
 /// Waits for everything that may use memory of the device: in the current context, which is of it, and in those that reach it.

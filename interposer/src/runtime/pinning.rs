@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "registers memory")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use flextensor_core::units::Bytes;
 
@@ -22,6 +23,13 @@ static PAGEABLE: AtomicU64 = AtomicU64::new(0);
 
 /// Small pieces were refused too, and nothing has been given back since: the driver has no room for any.
 static EXHAUSTED: AtomicBool = AtomicBool::new(false);
+
+/// Registrations, as (address, bytes), of memory that counts as pageable: the rest of it was refused, and undoing these was refused too.
+static KEPT: Mutex<Vec<(usize, u64)>> = Mutex::new(Vec::new());
+
+fn kept() -> MutexGuard<'static, Vec<(usize, u64)>> {
+    KEPT.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
 
 /// Pinned host bytes of this process that are ours.
 pub(crate) fn pinned_bytes() -> u64 {
@@ -59,7 +67,7 @@ pub(super) fn is_wanted() -> bool {
 pub(super) enum Pinning {
     /// In registrations of this many bytes: no copy crosses a multiple of it.
     Pieces(u64),
-    /// Not at all.
+    /// Not at all, or pieces of it only.
     Pageable,
 }
 
@@ -68,7 +76,8 @@ impl Pinning {
     pub(super) fn chunk(self) -> u64 {
         match self {
             Pinning::Pieces(chunk) => chunk,
-            Pinning::Pageable => CHUNK,
+            // Nor the end of a piece that the driver did not let go.
+            Pinning::Pageable => SMALL_CHUNK,
         }
     }
 }
@@ -94,6 +103,10 @@ pub(super) unsafe fn pin(start: usize, bytes: u64) -> Pinning {
             Ok(()) => return Pinning::Pieces(chunk),
             Err(error) => refused = Some(error),
         }
+        if kept_bytes(start, bytes) > 0 {
+            // What is registered cannot be registered again.
+            break;
+        }
     }
     EXHAUSTED.store(true, Ordering::Relaxed);
     if let Some((piece, error)) = refused
@@ -105,8 +118,17 @@ pub(super) unsafe fn pin(start: usize, bytes: u64) -> Pinning {
             Bytes(pinned_bytes())
         );
     }
-    PAGEABLE.fetch_add(bytes, Ordering::Relaxed);
+    PAGEABLE.fetch_add(bytes - kept_bytes(start, bytes), Ordering::Relaxed);
     Pinning::Pageable
+}
+
+/// Bytes of registrations in a range that counts as pageable.
+fn kept_bytes(start: usize, bytes: u64) -> u64 {
+    kept().iter().filter(|piece| lies_in(piece, start, bytes)).map(|(_, bytes)| bytes).sum()
+}
+
+fn lies_in((at, _): &(usize, u64), start: usize, bytes: u64) -> bool {
+    (start..start + bytes as usize).contains(at)
 }
 
 /// Says once that nothing is pinned because the configuration has it so.
@@ -129,9 +151,11 @@ unsafe fn pin_in(start: usize, bytes: u64, chunk: u64) -> Result<(), (u64, CudaE
         // SAFETY: the caller's promise.
         if let Err(error) = unsafe { host::register(address, piece as usize) } {
             for (before, bytes) in pieces(at, chunk) {
-                // What the driver does not give up now it gives up when the process ends.
-                if host::unregister(std::ptr::with_exposed_provenance_mut(start + before as usize)).is_ok() {
-                    count_gone(bytes);
+                let before = start + before as usize;
+                match host::unregister(std::ptr::with_exposed_provenance_mut(before)) {
+                    Ok(()) => count_gone(bytes),
+                    // Tried again when the memory goes; until then it must stay.
+                    Err(_) => kept().push((before, bytes)),
                 }
             }
             return Err((piece, error));
@@ -148,8 +172,13 @@ pub(super) fn registrations(start: usize, bytes: u64, how: Pinning) -> Vec<(usiz
             pieces(bytes, chunk).map(|(at, piece)| (start + at as usize, piece)).collect()
         }
         Pinning::Pageable => {
-            PAGEABLE.fetch_sub(bytes, Ordering::Relaxed);
-            Vec::new()
+            let mut kept = kept();
+            let (mine, others) = kept.drain(..).partition(|piece| lies_in(piece, start, bytes));
+            *kept = others;
+            let mine: Vec<_> = mine;
+            let pinned: u64 = mine.iter().map(|(_, bytes)| bytes).sum();
+            PAGEABLE.fetch_sub(bytes - pinned, Ordering::Relaxed);
+            mine
         }
     }
 }

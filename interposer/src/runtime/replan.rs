@@ -31,7 +31,7 @@ use super::trace;
 use super::world::{UnitState, World, world};
 use worth::Why;
 
-pub(super) use giving::give_way;
+pub(super) use giving::{give_way, give_what_can};
 pub(super) use in_force::counts;
 pub(super) use placing::settle;
 pub(super) use prepared::discard_stale;

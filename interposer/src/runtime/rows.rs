@@ -65,7 +65,7 @@ fn bring(request: &Request, wanted: &[UnitId]) -> Result<(), String> {
     let gone = match close_the_gate(&request.mine) {
         Err(why) => Err(why),
         Ok(_) if graphs::any_capture() => Err("a graph is captured".to_owned()),
-        Ok(_closed) => peers::wait_for_users(request.device)
+        Ok(_closed) => peers::wait_to_move(request.device)
             .map_err(|error| format!("waiting for the GPU failed: {error}"))
             .map(|()| going.iter_mut().for_each(|unit| settle(request, unit))),
     };
@@ -123,7 +123,7 @@ pub(super) fn come_home(world: &mut World, id: UnitId) -> bool {
     let Some(unit) = world.unit(id).filter(|unit| unit.in_host) else { return true };
     let (device, context, address, pages) = (unit.device, unit.context, unit.own_pages(), unit.may_move());
     let moved = passes::in_context(context, || {
-        peers::wait_for_users(device)?;
+        peers::wait_to_move(device)?;
         home::bring_home(world, device, address, pages, &mut Vec::new());
         Ok(())
     });

@@ -82,7 +82,6 @@ impl Shadow {
     /// reach over several of them.
     pub(super) fn of_host_pages(reserved: u64, before: u64, pages: &[Handle], whole: bool) -> Self {
         let bytes = pages.len() as u64 * PAGE;
-        pinning::count_pinned(bytes);
         let start = (reserved + before) as usize;
         let lent = pages.iter().map(|&page| (page, false)).collect();
         pages_of_shadows().insert(start, lent);
@@ -90,14 +89,18 @@ impl Shadow {
         Self { start, bytes, behind: 0, view: Some(reserved), of_pages: Some(before), opened: 0, pinning }
     }
 
-    /// Those of these pages that it is made of are its own from now on; returns the others.
+    /// Those of these pages that it is made of are its own from now on, and count as host memory of shadows; returns the others.
     pub(super) fn keep_pages(&self, pages: Vec<Handle>) -> Vec<Handle> {
         let mut all = pages_of_shadows();
         let Some(known) = all.get_mut(&self.start) else { return pages };
         let mut others = Vec::new();
         for page in pages {
             match known.iter_mut().find(|(mine, _)| *mine == page) {
-                Some((_, own)) => *own = true,
+                Some((_, own)) => {
+                    if !std::mem::replace(own, true) {
+                        pinning::count_pinned(PAGE);
+                    }
+                }
                 None => others.push(page),
             }
         }
@@ -108,6 +111,7 @@ impl Shadow {
     pub(super) fn take_pages(&self) -> Option<Vec<Handle>> {
         let mut all = pages_of_shadows();
         let known = all.get_mut(&self.start).filter(|known| known.iter().all(|(_, own)| *own))?;
+        pinning::count_gone(known.len() as u64 * PAGE);
         Some(known.iter_mut().map(|(page, own)| (*page, *own = false).0).collect())
     }
 
@@ -118,13 +122,14 @@ impl Shadow {
     }
 
     fn unmap_pages(&self, before: u64) {
-        pinning::count_gone(self.bytes);
         let start = self.start as u64;
         let pages = pages_of_shadows().remove(&self.start).unwrap_or_default();
         leftover::unmap(start, self.bytes);
         // Refused while a view's beginning is still mapped.
         leftover::unreserve(start - before, before + self.bytes);
-        release(pages.into_iter().filter_map(|(page, own)| own.then_some(page)));
+        let own: Vec<Handle> = pages.into_iter().filter_map(|(page, own)| own.then_some(page)).collect();
+        pinning::count_gone(own.len() as u64 * PAGE);
+        release(own);
     }
 
     /// Copies the last `bytes` bytes of its pages to the end of another shadow. Whoever asks must know that nobody uses those bytes there, and that what is written here
@@ -190,7 +195,7 @@ pub(super) fn make(wanted: &[Wanted], ahead: Touched) -> Result<Vec<Shadow>, Str
         }
         made.shadows.push(placed?);
     }
-    fault_in(&made.shadows, ahead);
+    fault_in(&made.shadows, ahead)?;
     for shadow in &mut made.shadows {
         // SAFETY: the memory is ours and stays mapped until it is unregistered or the process ends.
         shadow.pinning = unsafe { pinning::pin(shadow.start, shadow.all()) };
@@ -242,7 +247,6 @@ impl Drop for Made {
 /// One shadow: directly behind its prefix's addresses, if there are any; anywhere, and without a view of a prefix, if these cannot be had.
 fn place(prefix: u64, opened: Option<Opened>, wanted: (u64, u64)) -> Result<Shadow, String> {
     let bytes = wanted.0 + wanted.1;
-    let refused = || format!("no {} MiB of host memory: {}", bytes >> 20, std::io::Error::last_os_error());
     if let Some(opened) = opened {
         // The range is ours, and holds nothing: replacing it is right.
         match map(opened.end, bytes, libc::MAP_FIXED) {
@@ -250,7 +254,7 @@ fn place(prefix: u64, opened: Option<Opened>, wanted: (u64, u64)) -> Result<Shad
             None => opened.give_back(),
         }
     }
-    let start = map(0, bytes, 0).ok_or_else(refused)?;
+    let start = map(0, bytes, 0).ok_or_else(|| no_memory(bytes))?;
     Ok(Shadow::registered(start, wanted, (prefix == 0).then_some(start as u64)))
 }
 
@@ -272,11 +276,16 @@ pub(super) fn map(at: usize, bytes: u64, how: i32) -> Option<usize> {
 }
 
 /// Faults every page in: with pages that were touched ahead as far as they go, then by many threads, since a single one zeroes a few GB/s only.
-fn fault_in(shadows: &[Shadow], mut touched: Touched) {
+///
+/// # Errors
+/// A sentence, where the system takes memory away and gives none.
+fn fault_in(shadows: &[Shadow], mut touched: Touched) -> Result<(), String> {
     const STEP: u64 = 32 << 20;
     let mut steps: Vec<(usize, usize)> = Vec::new();
     for shadow in shadows {
-        let ready = touched.move_to(shadow.start, shadow.all() as usize) as u64;
+        let ready =
+            touched.move_to(shadow.start, shadow.all() as usize).ok_or_else(|| no_memory(shadow.all()))?;
+        let ready = ready as u64;
         let rest = (ready..shadow.all()).step_by(STEP as usize);
         steps.extend(rest.map(|at| (shadow.start + at as usize, STEP.min(shadow.all() - at) as usize)));
     }
@@ -293,11 +302,33 @@ fn fault_in(shadows: &[Shadow], mut touched: Touched) {
         }
         work();
     });
+    Ok(())
+}
+
+fn no_memory(bytes: u64) -> String {
+    format!("no {} MiB of host memory: {}", bytes >> 20, std::io::Error::last_os_error())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_pages_of_a_shadow_count_when_they_are_its_own_and_not_while_they_are_a_region_s() {
+        let pages: Vec<Handle> = (1..=3).map(Handle::in_host_of_nobody).collect();
+        let before = pinning::pinned_bytes();
+        let counted = || pinning::pinned_bytes() - before;
+        let shadow = Shadow::of_host_pages(1 << 41, 0, &pages, true);
+        assert_eq!(counted(), 0, "the region counts them");
+        let stranger = Handle::in_host_of_nobody(9);
+        assert_eq!(shadow.keep_pages(vec![pages[1], stranger]), [stranger]);
+        assert_eq!(counted(), PAGE);
+        assert!(shadow.take_pages().is_none(), "two are not its own");
+        shadow.keep_pages(pages.clone());
+        assert_eq!(counted(), 3 * PAGE);
+        assert_eq!(shadow.take_pages(), Some(pages));
+        assert_eq!(counted(), 0);
+    }
 
     #[test]
     fn no_piece_of_a_shadow_crosses_a_registration() {

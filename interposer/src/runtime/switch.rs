@@ -107,7 +107,7 @@ fn leave_host_memory(request: &Request) {
         Err(why) => return log::info!("weights stay in host memory: {why}"),
     };
     let mut none_left = Vec::new();
-    match peers::wait_for_users(request.device) {
+    match peers::wait_to_move(request.device) {
         Ok(()) => home::settle(&mut world(), request, &mut none_left),
         Err(error) => log::info!("weights stay in host memory: waiting for the GPU failed: {error}"),
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use super::arena::PAGE;
+use super::shadow;
 
 /// Bytes that a thread touches at a time.
 const STEP: usize = 32 << 20;
@@ -74,7 +75,14 @@ fn map_aligned(bytes: usize) -> Option<usize> {
     if base == libc::MAP_FAILED {
         return None;
     }
-    let start = base.expose_provenance().next_multiple_of(PAGE as usize);
+    let base = base.expose_provenance();
+    let start = base.next_multiple_of(PAGE as usize);
+    for (from, to) in [(base, start), (start + bytes, base + padded)] {
+        if from < to {
+            // SAFETY: a part of the fresh mapping that nobody knows: what it was too long by.
+            let _ = unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(from), to - from) };
+        }
+    }
     let at = std::ptr::with_exposed_provenance_mut(start);
     // SAFETY: advice on our own mapping; a refusal only costs speed.
     let _ = unsafe { libc::madvise(at, bytes, libc::MADV_HUGEPAGE) };
@@ -112,11 +120,11 @@ impl Touched {
         (self.touched - self.used) as u64
     }
 
-    /// Moves touched pages over the first bytes of a mapping of ours at `to`, as many as there are. Returns their number.
-    pub(super) fn move_to(&mut self, to: usize, bytes: usize) -> usize {
+    /// Moves touched pages over the first bytes of a mapping of ours at `to`, as many as there are. Returns their number; none if nothing lies at these bytes any more.
+    pub(super) fn move_to(&mut self, to: usize, bytes: usize) -> Option<usize> {
         let count = bytes.min(self.touched - self.used) / PAGE as usize * PAGE as usize;
         if count == 0 {
-            return 0;
+            return Some(0);
         }
         let from = std::ptr::with_exposed_provenance_mut(self.start + self.used);
         let target: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(to);
@@ -124,10 +132,11 @@ impl Touched {
         // SAFETY: both ranges are ours; the target holds nothing yet.
         let moved = unsafe { libc::mremap(from, count, count, flags, target) };
         if moved != target {
-            return 0;
+            // Kernels before 6.17 take away what lies at the target before they find out that they cannot move.
+            return shadow::map(to, count as u64, libc::MAP_FIXED).map(|_| 0);
         }
         self.used += count;
-        count
+        Some(count)
     }
 }
 
@@ -159,10 +168,43 @@ mod tests {
         let mut touched = take();
         assert_eq!(touched.left(), 4 * PAGE);
         let target = map_aligned(8 * PAGE as usize).expect("a little memory");
-        assert_eq!(touched.move_to(target, 3 * PAGE as usize) as u64, 3 * PAGE);
-        assert_eq!(touched.move_to(target + 3 * PAGE as usize, 5 * PAGE as usize) as u64, PAGE);
-        assert_eq!(touched.move_to(target + 4 * PAGE as usize, PAGE as usize), 0, "nothing is left");
+        let page = PAGE as usize;
+        assert_eq!(touched.move_to(target, 3 * page), Some(3 * page));
+        assert_eq!(touched.move_to(target + 3 * page, 5 * page), Some(page));
+        assert_eq!(touched.move_to(target + 4 * page, page), Some(0), "nothing is left");
         assert_eq!(touched.left(), 0);
-        touch(target, 4 * PAGE as usize);
+        touch(target, 4 * page);
+    }
+
+    #[test]
+    fn pages_that_cannot_be_moved_leave_memory_where_they_were_wanted() {
+        let page = PAGE as usize;
+        let source = map_aligned(2 * page).expect("a little memory");
+        let target = map_aligned(2 * page).expect("a little memory");
+        let hole = std::ptr::with_exposed_provenance_mut(source);
+        // SAFETY: the mapping above, which nobody else knows. What is not there cannot be moved.
+        assert_eq!(unsafe { libc::munmap(hole, 2 * page) }, 0);
+        let mut touched = Touched { start: source, touched: 2 * page, used: 0, bytes: 2 * page };
+        assert_eq!(touched.move_to(target, 2 * page), Some(0));
+        assert_eq!(touched.left(), 2 * PAGE);
+        touch(target, 2 * page);
+        std::mem::forget(touched);
+    }
+
+    /// Mappings of this process.
+    fn mappings() -> usize {
+        std::fs::read_to_string("/proc/self/maps").expect("a Linux system").lines().count()
+    }
+
+    #[test]
+    fn memory_that_was_touched_ahead_leaves_no_addresses_behind() {
+        let round = || {
+            let start = map_aligned(PAGE as usize).expect("a little memory");
+            drop(Touched { start, touched: 0, used: 0, bytes: PAGE as usize });
+        };
+        round();
+        let before = mappings();
+        (0..64).for_each(|_| round());
+        assert!(mappings() < before + 32, "{} mappings after {before}", mappings());
     }
 }

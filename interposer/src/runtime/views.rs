@@ -6,7 +6,8 @@
 use std::sync::{Mutex, OnceLock};
 
 use super::arena::PAGE;
-use super::{leftover, shadow};
+use super::leftover::{self, Pinned};
+use super::{pinning, shadow};
 use crate::ffi::host;
 use crate::ffi::result::CudaResult;
 use crate::ffi::vmm::{self, Handle};
@@ -165,11 +166,12 @@ fn rehearse(opened: Opened) -> bool {
     // SAFETY: the memory was mapped above, and is ours until the end of this function.
     let pinned = unsafe { host::register(memory, PAGE as usize) };
     let pinned = pinned.inspect_err(|error| log::debug!("memory behind a view cannot be pinned: {error}"));
+    let mut pieces = Vec::new();
     if pinned.is_ok() {
-        let _ = host::unregister(memory);
+        pinning::count_pinned(PAGE);
+        pieces.push((start, PAGE));
     }
-    // SAFETY: nobody else knows the memory.
-    let _ = unsafe { libc::munmap(memory.cast(), PAGE as usize) };
+    leftover::unpin(Pinned { memory: (start, PAGE), pieces });
     opened.give_back();
     pinned.is_ok()
 }

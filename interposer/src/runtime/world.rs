@@ -206,6 +206,16 @@ impl World {
         true
     }
 
+    /// Nothing, or somebody else's bytes, lie behind the unit's addresses from now on. It counts as streamed, and is in no ring: calls that show it fail
+    /// with an error, which is better than what they would find there.
+    pub(crate) fn lost(&mut self, arena: &Arena, id: UnitId) {
+        if let Some(unit) = self.unit_mut(id) {
+            unit.state = UnitState::Streamed;
+            unit.stay.get_or_insert(StayReason::Private);
+            unit.mean(arena, Meaning::Streamed(id));
+        }
+    }
+
     /// Whether something on this page must stay that is in no unit, or in the one before.
     pub(crate) fn is_kept(&self, page: u64) -> bool {
         self.region_of(page).is_some_and(|region| region.kept.contains_key(&page))

@@ -3,7 +3,7 @@
 
 use super::scene::{MAY_STREAM, Scene};
 use super::{Told, say};
-use harness::driver::Failure;
+use harness::driver::{Failure, check};
 use harness::ft::Ft;
 
 type Done = Result<(), Failure>;
@@ -26,6 +26,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "other kernels in another order, and no owners" => other_kernels_without_owners(),
         "changes under four threads" => changes_under_four_threads(),
         "a second model that is not learnt" => a_second_model_that_is_not_learnt(),
+        "a second model in a capture" => a_second_model_in_a_capture(),
         "a larger second model" => a_larger_second_model(),
         "a larger second model under four threads" => a_larger_second_model_under_four_threads(),
         "half of the weights from now on" => half_of_the_weights_from_now_on(),
@@ -262,19 +263,27 @@ fn until_replanned(scene: &Scene, mut pass: impl FnMut() -> Done) -> Done {
     Ok(())
 }
 
-/// Calls of which a change of places is made, with how often each was made so far.
-fn say_calls(when: &str) {
-    for call in [
-        "cuMemUnmap",
-        "cuMemMap",
-        "cuMemSetAccess",
-        "cuMemCreate",
-        "cuMemHostRegister_v2",
-        "cuMemcpyDtoHAsync_v2",
-        "cuMemcpyHtoDAsync_v2",
-    ] {
-        say(&format!("{call} {when}"), super::pages::device_bytes(&format!("calls:{call}")));
+/// Calls of which a change of places is made.
+const CHANGING: [&str; 7] = [
+    "cuMemUnmap",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemCreate",
+    "cuMemHostRegister_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyHtoDAsync_v2",
+];
+
+/// Runs a change of places behind the mark `change`, and says how often each call was made meanwhile.
+fn with_calls_counted(change: impl FnOnce() -> Done) -> Done {
+    let calls = || CHANGING.map(|call| super::pages::device_bytes(&format!("calls:{call}")));
+    super::pages::mark("change");
+    let before = calls();
+    change()?;
+    for ((call, before), after) in CHANGING.iter().zip(before).zip(calls()) {
+        say(call, after - before);
     }
+    Ok(())
 }
 
 /// The first model streams through a short ring when a second one comes whose weights are longer than that.
@@ -291,6 +300,22 @@ fn a_second_model_that_is_not_learnt() -> Told {
     Ok(first.finish()? + second.finish()?)
 }
 
+/// Nothing moves in a capture, so that the newcomer cannot have its share at once; it is never run.
+fn a_second_model_in_a_capture() -> Told {
+    let first = Scene::learnt(COUNT, PAGES)?;
+    first.pass()?;
+    first.synchronize()?;
+    let driver = &first.gpu.driver;
+    let (mut graph, mut mode) = (0, 2);
+    check("cuStreamBeginCapture", driver.begin_capture(first.other, 2))?;
+    check("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode(&mut mode))?;
+    let second = Scene::set(2, 1, MAY_STREAM)?;
+    check("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode(&mut mode))?;
+    check("cuStreamEndCapture", driver.end_capture(first.other, &mut graph))?;
+    (0..4).try_for_each(|_| first.pass())?;
+    Ok(first.finish()? + second.finish()?)
+}
+
 fn a_larger_second_model() -> Told {
     let first = Scene::learnt(COUNT, PAGES)?;
     first.pass()?;
@@ -300,12 +325,12 @@ fn a_larger_second_model() -> Told {
         second.pass()?;
     }
     second.synchronize()?;
-    say_calls("before");
-    until_replanned(&first, || {
-        second.pass()?;
-        first.pass()
+    with_calls_counted(|| {
+        until_replanned(&first, || {
+            second.pass()?;
+            first.pass()
+        })
     })?;
-    say_calls("after");
     for _ in 0..4 {
         second.pass()?;
         first.pass()?;
@@ -329,7 +354,7 @@ fn a_larger_second_model_under_four_threads() -> Told {
             let order: Vec<usize> =
                 (0..6).map(|at| (at * [1, 5][thread % 2] + round * (thread / 2)) % 6).collect();
             pass_on(&first, stream, 1, &order)?;
-            harness::driver::check("cuStreamSynchronize", first.gpu.driver.stream_synchronize(stream))?;
+            check("cuStreamSynchronize", first.gpu.driver.stream_synchronize(stream))?;
         }
         Ok(())
     };
@@ -396,9 +421,7 @@ fn half_of_the_weights_from_now_on() -> Told {
     let scene = Scene::learnt(COUNT, PAGES)?;
     (0..3).try_for_each(|_| pass(&scene, 1, &UP))?;
     let half = streamed_most(&scene);
-    say_calls("before");
-    until_replanned(&scene, || pass(&scene, 1, &half))?;
-    say_calls("after");
+    with_calls_counted(|| until_replanned(&scene, || pass(&scene, 1, &half)))?;
     (0..2).try_for_each(|_| pass(&scene, 1, &half))?;
     scene.synchronize()?;
     let copied = || {

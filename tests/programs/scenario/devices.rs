@@ -123,6 +123,7 @@ fn a_model_over_two_gpus() -> Told {
 /// GPU 1 may read and write the memory of GPU 0 from now on.
 fn reach(scene: &Scene, other: &Gpu) -> Done {
     other.enter()?;
+    super::pages::mark("reach");
     check("cuCtxEnablePeerAccess", other.driver.enable_peer(scene.gpu.context, 0))?;
     scene.gpu.enter()
 }

@@ -3,7 +3,7 @@
 use super::pages::device_bytes;
 use super::scene::{MAY_STREAM, Scene, Weight};
 use super::{Told, say};
-use harness::driver::Failure;
+use harness::driver::{Failure, check};
 use harness::gpu::{Gpu, PAGE};
 
 /// Weights of two pages each: 24 MiB.
@@ -19,6 +19,8 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a second model beyond the GPU" => second_model(),
         "memory for a forward" => memory_for_a_forward(),
         "memory that an allocator kept" => kept_by_an_allocator(),
+        "memory that an allocator kept, and a capture" => kept_while_a_stream_captures(),
+        "first forwards in a capture" => first_forwards_in_a_capture(),
         "a weight that no launch of the first pass shows" => shown_late(),
         _ => return None,
     })
@@ -156,6 +158,34 @@ fn memory_for_a_forward() -> Told {
     scene.finish()
 }
 
+/// Runs `meanwhile` while a stream of the scene captures a check of a weight, and launches what came of it: a capture that did not survive is an error.
+fn while_captured(scene: &Scene, meanwhile: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    let driver = &scene.gpu.driver;
+    let (mut graph, mut executable) = (0, 0);
+    // Relaxed: what other threads do is none of its business, as with graphs of torch's that share a process with others' work.
+    check("cuStreamBeginCapture", driver.begin_capture(scene.other, 2))?;
+    scene.check(scene.other, 3)?;
+    meanwhile()?;
+    check("cuStreamEndCapture", driver.end_capture(scene.other, &mut graph))?;
+    check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
+    check("cuGraphLaunch", driver.graph_launch(executable, scene.main))
+}
+
+/// The GPU is full of weights, and some have to leave it before the first forward; in the first two a stream captures.
+fn first_forwards_in_a_capture() -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
+    let host = || device_bytes("host_located_bytes");
+    say("in the host", host());
+    while_captured(&scene, || (0..2).try_for_each(|_| scene.pass()))?;
+    say("in the host after the capture", host());
+    scene.begin();
+    say("in the host in the next forward", host());
+    scene.end();
+    scene.learn()?;
+    scene.pass()?;
+    scene.finish()
+}
+
 /// The order of use that the first pass shows is not the whole truth.
 fn shown_late() -> Told {
     let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
@@ -167,6 +197,15 @@ fn shown_late() -> Told {
 
 /// A block that was made while the model was loaded is used by forwards: it leaves host memory. One that no forward uses stays.
 fn kept_by_an_allocator() -> Told {
+    keep_a_block(|_| Ok(()))
+}
+
+/// The same, where it cannot leave before the second forward, in which a stream captures.
+fn kept_while_a_stream_captures() -> Told {
+    keep_a_block(|scene| while_captured(scene, || scene.pass()))
+}
+
+fn keep_a_block(after: impl FnOnce(&Scene) -> Result<(), Failure>) -> Told {
     let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
     // The budget has room for one page more.
     scene.gpu.alloc(PAGE)?;
@@ -177,6 +216,7 @@ fn kept_by_an_allocator() -> Told {
         scene.launch("check", &[used, PAGE as u64, 77, scene.counter])?;
         scene.check(scene.main, at)
     })?;
+    after(&scene)?;
     scene.learn()?;
     scene.launch("check", &[used, PAGE as u64, 77, scene.counter])?;
     scene.launch("check", &[unused, PAGE as u64, 78, scene.counter])?;

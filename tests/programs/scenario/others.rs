@@ -245,9 +245,7 @@ fn private_memory_that_is_refused() -> Told {
     let scene = Scene::learnt(COUNT, PAGES)?;
     scene.pass()?;
     scene.synchronize()?;
-    for call in ["cuMemUnmap", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2"] {
-        super::say(call, super::pages::device_bytes(&format!("calls:{call}")));
-    }
+    super::pages::mark("private");
     let code = scene.ft.as_ref().map_or(0, |ft| ft.weight_private(scene.weights[2].address));
     super::say("refused", u64::from(code == -3));
     for _ in 0..3 {

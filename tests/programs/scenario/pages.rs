@@ -46,6 +46,8 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "pointers in an owner of a second model" => pointers_in_a_second_model(),
         "a length that makes no sense" => a_length_that_makes_no_sense(),
         "pointers in an owner while another thread ends learning" => pointers_while_learning_ends(),
+        "pointers in owners of passes that are timed whole" => pointers_in_passes_timed_whole(),
+        "weights of many pieces" => weights_of_many_pieces(),
         "budget" => budget(),
         "addresses" => addresses(),
         _ => return None,
@@ -317,6 +319,12 @@ fn budget() -> Told {
     scene.finish()
 }
 
+/// From here on `SIMCUDA_FAULTS` counts the calls of rules that name this mark.
+pub(crate) fn mark(name: &str) {
+    let sim = harness::sim::Sim::find().expect("this story needs simcuda");
+    sim.set(&format!("mark:{name}"), 1);
+}
+
 /// A number that simcuda counts.
 #[expect(unsafe_code, reason = "finds a C function at run time")]
 pub(crate) fn device_bytes(name: &str) -> u64 {
@@ -354,6 +362,41 @@ fn addresses() -> Told {
 }
 
 /// One thread is inside an owner that reads its weight through pointers when another thread's pass is the last one of learning.
+/// Each is longer than what is pinned at once where a long registration was refused.
+fn weights_of_many_pieces() -> Told {
+    let scene = Scene::learnt(2, 40)?;
+    scene.pass()?;
+    let report = scene.ft.as_ref().and_then(harness::ft::Ft::report).unwrap_or_default();
+    for key in ["pinned_bytes", "pageable_bytes", "host_bytes"] {
+        say(&format!("{key} of shadows"), report["memory"][key].as_u64().unwrap_or(0));
+    }
+    let wrong = scene.finish()?;
+    scene.drop_name();
+    scene.weights.iter().try_for_each(|weight| scene.gpu.free(weight.address))?;
+    let report = scene.ft.as_ref().and_then(harness::ft::Ft::report).unwrap_or_default();
+    say("pageable at last", report["memory"]["pageable_bytes"].as_u64().unwrap_or(0));
+    Ok(wrong)
+}
+
+/// Says in how many learning passes somebody wanted to hear of all owners, and of those at least that read through pointers.
+fn pointers_in_passes_timed_whole() -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM | INDIRECT)?;
+    let (mut all, mut held) = (0, 0);
+    for _ in 0..5 {
+        scene.begin();
+        let wanted = scene.ft.as_ref().map_or(0, |ft| ft.wants(scene.model));
+        all += u64::from(wanted & 1 != 0);
+        held += u64::from(wanted & 5 != 0);
+        (0..COUNT as usize).try_for_each(|at| scene.owner(at, || scene.check(scene.main, at)))?;
+        scene.end();
+    }
+    say("passes that tell of all owners", all);
+    say("passes that tell of pointers", held);
+    scene.learn()?;
+    scene.pass()?;
+    scene.finish()
+}
+
 fn pointers_while_learning_ends() -> Told {
     let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM | INDIRECT)?;
     let at = 0;

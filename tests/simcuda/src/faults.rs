@@ -1,7 +1,8 @@
 //! Faults on demand: `SIMCUDA_FAULTS="cuMemCreate@37=2,cuMemHostRegister@*=304"`.
 //!
 //! A rule names an export, the call it hits (counted from 1; `N+` from the Nth on; `*` each) and the code returned
-//! instead of doing the work. A program may also arm a fault while it runs (`simcuda_set`): the next call of an export, by
+//! instead of doing the work. `FUNCTION@MARK.N=CODE` counts from the moment at which the program set the mark (`simcuda_set`), so that a call is hit whatever came
+//! before; until then the rule hits nothing. A program may also arm a fault while it runs (`simcuda_set`): the next call of an export, by
 //! any thread or by the thread that armed it, is refused once.
 
 use crate::locks::lock;
@@ -20,6 +21,8 @@ enum When {
 #[derive(Debug, PartialEq, Eq)]
 struct Rule {
     function: String,
+    /// Calls count from here; none = from the first one.
+    mark: Option<String>,
     when: When,
     code: u32,
 }
@@ -27,12 +30,16 @@ struct Rule {
 fn parse_rule(text: &str) -> Option<Rule> {
     let (function, rest) = text.trim().split_once('@')?;
     let (call, code) = rest.split_once('=')?;
+    let (mark, call) = match call.split_once('.') {
+        Some((mark, call)) => (Some(mark.to_owned()), call),
+        None => (None, call),
+    };
     let when = match call.strip_suffix('+') {
         Some(first) => When::From(first.parse().ok()?),
         None if call == "*" => When::Each,
         None => When::Nth(call.parse().ok()?),
     };
-    Some(Rule { function: function.to_owned(), when, code: code.parse().ok()? })
+    Some(Rule { function: function.to_owned(), mark, when, code: code.parse().ok()? })
 }
 
 fn rules() -> &'static [Rule] {
@@ -46,7 +53,7 @@ fn rules() -> &'static [Rule] {
                     refuse(
                         "SIMCUDA_FAULTS",
                         text,
-                        "FUNCTION@N=CODE, FUNCTION@N+=CODE, FUNCTION@*=CODE, with commas",
+                        "FUNCTION@N=CODE, FUNCTION@N+=CODE, FUNCTION@*=CODE, each N also as MARK.N, with commas",
                     )
                 })
             })
@@ -96,25 +103,50 @@ fn take_armed(function: &str) -> Option<u32> {
     Some(one.code)
 }
 
+/// Marks that the program has set: each with the calls that an export had had by then.
+static MARKS: Mutex<Vec<(String, &'static str, u64)>> = Mutex::new(Vec::new());
+
+/// The program sets a mark; `calls` are all exports with how often each was called so far.
+pub(crate) fn mark(name: &str, calls: impl Iterator<Item = (&'static str, u64)>) {
+    let mut marks = lock(&MARKS);
+    marks.retain(|(known, ..)| known != name);
+    let wanted = |function: &str| {
+        rules().iter().any(|rule| rule.mark.as_deref() == Some(name) && names(&rule.function, function))
+    };
+    let calls = calls.filter(|(function, _)| wanted(function));
+    marks.extend(calls.map(|(function, count)| (name.to_owned(), function, count)));
+}
+
+impl Rule {
+    /// The number of a call as the rule counts; none before its mark.
+    fn number(&self, function: &str, nth: u64) -> Option<u64> {
+        let Some(mark) = &self.mark else { return Some(nth) };
+        let marks = lock(&MARKS);
+        let (.., before) = marks.iter().find(|(name, known, _)| name == mark && *known == function)?;
+        nth.checked_sub(*before).filter(|&number| number > 0)
+    }
+
+    fn hits(&self, function: &str, nth: u64) -> bool {
+        let hit = |number| match self.when {
+            When::Each => true,
+            When::Nth(n) => n == number,
+            When::From(n) => number >= n,
+        };
+        names(&self.function, function) && self.number(function, nth).is_some_and(hit)
+    }
+}
+
 /// The code that the `nth` call (from 1) of `function` must return instead of doing its work.
 pub(crate) fn fault(function: &str, nth: u64) -> Option<u32> {
     if let Some(code) = take_armed(function) {
         return Some(code);
     }
-    let hit = rules().iter().find(|rule| {
-        names(&rule.function, function)
-            && match rule.when {
-                When::Each => true,
-                When::Nth(n) => n == nth,
-                When::From(n) => nth >= n,
-            }
-    })?;
-    Some(hit.code)
+    rules().iter().find(|rule| rule.hits(function, nth)).map(|rule| rule.code)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{When, arm, fault, names, parse_rule};
+    use super::{MARKS, When, arm, fault, names, parse_rule};
 
     #[test]
     fn an_armed_fault_is_met_once_and_only_by_those_who_are_meant() {
@@ -133,6 +165,18 @@ mod tests {
     }
 
     #[test]
+    fn calls_count_from_the_mark_of_their_rule_and_not_before_it() {
+        let once = parse_rule("cuMemMap@change.2=999").unwrap();
+        let always = parse_rule("cuMemMap@change.2+=999").unwrap();
+        assert!((0..100).all(|nth| !once.hits("cuMemMap", nth) && !always.hits("cuMemMap", nth)));
+        crate::locks::lock(&MARKS).push(("change".into(), "cuMemMap", 40));
+        let hit = |rule: &super::Rule| (0..50).filter(|&nth| rule.hits("cuMemMap", nth)).collect::<Vec<_>>();
+        assert_eq!(hit(&once), [42]);
+        assert_eq!(hit(&always), (42..50).collect::<Vec<_>>());
+        assert!(!once.hits("cuMemUnmap", 42));
+    }
+
+    #[test]
     fn rules_name_a_function_a_call_and_a_code() {
         let rule = parse_rule("cuMemCreate@37=2").unwrap();
         assert_eq!((rule.function.as_str(), rule.when, rule.code), ("cuMemCreate", When::Nth(37), 2));
@@ -141,6 +185,7 @@ mod tests {
         assert!(
             names("cuMemHostRegister", "cuMemHostRegister_v2") && !names("cuMemAlloc", "cuMemAllocPitch_v2")
         );
+        assert_eq!(parse_rule("cuMemCreate@here.*=2").unwrap().mark.as_deref(), Some("here"));
         assert!(parse_rule("cuMemCreate=2").is_none());
         assert!(parse_rule("cuMemCreate@x=2").is_none());
     }

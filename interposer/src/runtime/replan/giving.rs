@@ -1,6 +1,7 @@
 //! Weights that make room at once, for an allocation that has none: the plan for less memory is made, prepared and put in force by the thread that allocates.
 //! Who asks for that, and when, is `pressure`'s matter.
 
+use super::super::arena::PAGE;
 use super::super::world::world;
 use super::super::{early, passes, planned};
 use super::in_force::{self, Carried};
@@ -16,24 +17,37 @@ use super::worth::Why;
 /// # Errors
 /// A sentence; everything is as it was then.
 pub(in super::super) fn give_way(device: i32, least: u64, wanted: u64) -> Result<u64, String> {
+    alone(device, || match give(device, wanted, wanted) {
+        Err(_) if least < wanted => give(device, least, least),
+        given => given,
+    })
+}
+
+/// As [`give_way`], for as much of `wanted` as can become free, be it little.
+///
+/// # Errors
+/// A sentence where nothing can.
+pub(in super::super) fn give_what_can(device: i32, wanted: u64) -> Result<u64, String> {
+    alone(device, || give(device, wanted, PAGE.min(wanted)))
+}
+
+fn alone(device: i32, give: impl FnOnce() -> Result<u64, String>) -> Result<u64, String> {
     if early::is_streaming(device) {
         return Err("weights that are learnt are streamed already".to_owned());
     }
     let _only = Thinking::wait();
     prepared::discard(device);
-    match give(device, wanted) {
-        Err(_) if least < wanted => give(device, least),
-        given => given,
-    }
+    give()
 }
 
-fn give(device: i32, bytes: u64) -> Result<u64, String> {
+/// By a plan for `bytes` less, if that frees at least `least`.
+fn give(device: i32, bytes: u64, least: u64) -> Result<u64, String> {
     let leave = passes::read_through_pointers(&world());
     let asked =
         asked(device, Aim::Less { bytes, leave: &leave }).ok_or("no weight that may move is placed yet")?;
     let made = planned::planned(&asked.request)?;
     let freed = asked.peak().saturating_sub(made.peak_bytes);
-    if freed < bytes {
+    if freed < least {
         return Err(format!(
             "weights that may move can free {} MiB of {}",
             freed >> 20,

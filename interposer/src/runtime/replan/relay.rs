@@ -70,7 +70,7 @@ fn to_new_ring(
     settle(ring, prepared).map_err(|error| format!("waiting for the GPU failed: {error}"))?;
     let brought = bring_bytes(ring, prepared);
     // Whatever came of it: nobody may let go of a shadow that copies are on their way to.
-    let brought = stream::synchronize(prepared.on).and(brought);
+    let brought = stream::drain(prepared.on).and(brought);
     brought.map_err(|error| format!("copying weights to host memory failed: {error}"))?;
     let extra = create(prepared).map_err(|error| format!("no GPU memory: {error}"))?;
     let mut exchange = Exchange { taken: Vec::new(), pool: extra, ring_after: Vec::new(), filled: false };
@@ -107,7 +107,7 @@ pub(super) fn is_calm(world: &World, device: i32) -> bool {
 /// Afterwards nobody uses the ring, and every shadow holds the truth.
 fn settle(ring: &mut Streaming, prepared: &Prepared) -> CudaResult<()> {
     ring.usable()?;
-    peers::wait_for_users(ring.device)?;
+    peers::wait_to_move(ring.device)?;
     for target in prepared.targets.iter().filter(|target| target.before > 0) {
         if !ring.evict(target.id)? {
             return Err(crate::ffi::result::CudaError(crate::ffi::types::CUresult::CUDA_ERROR_NOT_READY));
@@ -223,7 +223,7 @@ impl Exchange {
             let Some(unit) = ring.unit(target.id) else { continue };
             fill(target.tail(), &unit.shadow, target.promoted() * PAGE, on)?;
         }
-        stream::synchronize(on)?;
+        stream::drain(on)?;
         (self.ring_after, self.pool) = (ring_after, left);
         Ok(promoted)
     }
@@ -233,7 +233,7 @@ impl Exchange {
     fn put_back(self, world: &mut World, ring: &mut Streaming, prepared: &Prepared) {
         let on = prepared.on;
         // Of several fills some may be on their way.
-        let settled = stream::synchronize(on);
+        let settled = stream::drain(on);
         let moved = || prepared.targets.iter().zip(&self.taken);
         for (target, _) in moved() {
             // Where nothing is mapped there is nothing to unmap; where something stays, the mapping below is refused.
@@ -260,13 +260,17 @@ impl Exchange {
             }
             again = again.and(done);
         }
-        // Also launches that show what had been resident are the failed ring's from now on: nothing may lie behind its addresses.
-        let lost = lost.into_iter().filter_map(|id| world.unit(id));
+        let settled = stream::drain(on).and(settled);
+        if settled.is_err() && self.filled {
+            // Their bytes may not be there yet.
+            lost.extend(moved().filter(|(_, private)| !private.is_empty()).map(|(target, _)| target.id));
+        }
+        // Also what had been resident: nothing may lie behind its addresses.
         if let Some(arena) = arena() {
-            lost.for_each(|unit| unit.mean(arena, Meaning::Streamed(unit.id)));
+            lost.into_iter().for_each(|id| world.lost(arena, id));
         }
         ring.forget_bytes();
-        if let Err(error) = stream::synchronize(on).and(settled).and(again) {
+        if let Err(error) = settled.and(again) {
             ring.fail(error, "weights that should have changed their places could not be put back");
         }
         // Those that came from elsewhere were made for this.
@@ -341,8 +345,8 @@ fn install(
         note(world, arena, target);
     }
     for model in world.models.values_mut().filter(|model| model.device == prepared.device) {
-        // Of no ring: the next pass sets its orders anew.
-        model.caught_up = Some(u64::MAX);
+        // Of no ring: the next pass sets its orders anew. What no ring has known yet is still new, and gets its plan when it has been learnt.
+        model.caught_up = model.caught_up.map(|_| u64::MAX);
     }
     *guard = Some(Box::new(fresh));
     Some(before)

@@ -158,6 +158,7 @@ fn synchronize() -> Done {
 fn synchronize_of(handle: u64) -> Done {
     let context = given_or_current(handle)?;
     capture::unsafe_call()?;
+    capture::forbid_in(&context)?;
     context.synchronize()
 }
 

@@ -83,7 +83,7 @@ pub(crate) extern "C" fn simcuda_stat(name: Text) -> u64 {
     name.get().ok().and_then(|name| report::number(&name)).unwrap_or(u64::MAX)
 }
 
-/// Changes a time or speed, or arms a fault, while the program runs; returns 0, or 1 for an unknown name. For test programs.
+/// Changes a time or speed, sets a mark, or arms a fault, while the program runs; returns 0, or 1 for an unknown name. For test programs.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, expect(dead_code, reason = "only programs call it"))]
 pub(crate) extern "C" fn simcuda_set(name: Text, value: u64) -> u32 {
@@ -104,6 +104,13 @@ pub(crate) extern "C" fn simcuda_set(name: Text, value: u64) -> u32 {
 }
 
 fn arm_fault(who: &str, function: &str, code: u64) -> u32 {
+    if who == "mark" {
+        faults::mark(
+            function,
+            all_exports().map(|export| (export.site.name, export.site.calls.load(Relaxed))),
+        );
+        return 0;
+    }
     let known = all_exports().any(|export| export.site.name == function);
     let (Ok(code), true) = (u32::try_from(code), known) else { return 1 };
     match who {

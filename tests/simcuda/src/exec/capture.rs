@@ -178,6 +178,22 @@ pub(crate) fn forbid_on(stream: &Stream) -> Done {
     }
 }
 
+/// Invalidates the captures that streams of a context take part in: nothing waits for a context while one of its streams captures, in whatever mode.
+pub(crate) fn forbid_in(context: &context::Context) -> Done {
+    let mut result = Ok(());
+    for capture in active() {
+        let here = lock(&capture.progress)
+            .joined
+            .values()
+            .any(|joined| std::ptr::eq(joined.stream.context.as_ptr(), context));
+        if here {
+            capture.invalidate();
+            result = Err(Status::STREAM_CAPTURE_UNSUPPORTED);
+        }
+    }
+    result
+}
+
 /// Refuses work on the legacy stream that would have to wait for a capturing stream.
 pub(crate) fn check_implicit(stream: &Stream) -> Done {
     if !stream.legacy {
