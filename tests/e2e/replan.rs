@@ -97,6 +97,14 @@ fn a_budget_that_cannot_be_held_when_a_model_comes_is_held_after_later_forwards(
     assert!(said(&outcome, "weights_gpu_bytes") <= FOR_TWO, "{}", outcome.describe());
 }
 
+/// A ring that is longer than what is streamed in it costs more than it saves.
+#[test]
+fn a_ring_that_nobody_needs_goes_before_a_second_model_could_be_put_into_it() {
+    let outcome = told_well(streamed("a second model where little is streamed"));
+    assert_eq!(said(&outcome, "streamed before"), 1, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "streamed when it comes"), 0, "{}", outcome.describe());
+}
+
 fn second_model() -> Run {
     streamed("a larger second model").option("FT_MAX_GPU_MEM", FOR_TWO.to_string())
 }

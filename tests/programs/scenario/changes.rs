@@ -26,6 +26,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "other kernels in another order, and no owners" => other_kernels_without_owners(),
         "changes under four threads" => changes_under_four_threads(),
         "a second model that is not learnt" => a_second_model_that_is_not_learnt(),
+        "a second model where little is streamed" => a_second_model_where_little_is_streamed(),
         "a second model in a capture" => a_second_model_in_a_capture(),
         "a larger second model" => a_larger_second_model(),
         "a larger second model under four threads" => a_larger_second_model_under_four_threads(),
@@ -300,6 +301,30 @@ fn a_second_model_that_is_not_learnt() -> Told {
     Ok(first.finish()? + second.finish()?)
 }
 
+/// The weight of which least is streamed is left of the first model, in a ring that is longer than that, or than the weight.
+fn a_second_model_where_little_is_streamed() -> Told {
+    let mut first = Scene::learnt(COUNT, PAGES)?;
+    first.pass()?;
+    first.synchronize()?;
+    let streamed = streamed_bytes(&first);
+    let kept = (0..6).filter(|&at| streamed[at] > 0).min_by_key(|&at| streamed[at]).unwrap_or(0);
+    for (at, weight) in first.weights.iter().enumerate() {
+        if at != kept {
+            first.gpu.free(weight.address)?;
+        }
+    }
+    first.weights = vec![first.weights[kept]];
+    say("streamed before", first.counted("streamed_units"));
+    let mut second = Scene::set(4, 1, MAY_STREAM)?;
+    say("streamed when it comes", first.counted("streamed_units"));
+    second.learn()?;
+    (0..3).try_for_each(|_| {
+        second.pass()?;
+        first.pass()
+    })?;
+    Ok(first.finish()? + second.finish()?)
+}
+
 /// Nothing moves in a capture, so that the newcomer cannot have its share at once; it is never run.
 fn a_second_model_in_a_capture() -> Told {
     let first = Scene::learnt(COUNT, PAGES)?;
@@ -381,16 +406,22 @@ fn a_larger_second_model_under_four_threads() -> Told {
     Ok(wrong + first.finish()?)
 }
 
-/// The three weights of which most is streamed, in the order of use.
-fn streamed_most(scene: &Scene) -> Vec<usize> {
+/// How much is streamed of each weight, in bytes.
+fn streamed_bytes(scene: &Scene) -> [u64; 6] {
     let report = scene.ft.as_ref().and_then(Ft::report).unwrap_or_default();
-    let streamed = |at: usize| {
+    std::array::from_fn(|at| {
         let name = format!("layers.{at}.weight");
         let mut units = report["placements"].as_array().into_iter().flatten();
-        units.find(|unit| unit["name"] == name.as_str()).and_then(|unit| unit["streamed_bytes"].as_u64())
-    };
+        let unit = units.find(|unit| unit["name"] == name.as_str());
+        unit.and_then(|unit| unit["streamed_bytes"].as_u64()).unwrap_or(0)
+    })
+}
+
+/// The three weights of which most is streamed, in the order of use.
+fn streamed_most(scene: &Scene) -> Vec<usize> {
+    let streamed = streamed_bytes(scene);
     let mut half: Vec<usize> = (0..6).collect();
-    half.sort_by_key(|&at| std::cmp::Reverse(streamed(at)));
+    half.sort_by_key(|&at| std::cmp::Reverse(streamed[at]));
     half.truncate(3);
     half.sort_unstable();
     half

@@ -3,7 +3,7 @@
 
 use super::super::arena::PAGE;
 use super::super::world::world;
-use super::super::{early, passes, planned};
+use super::super::{early, passes, planned, switch};
 use super::in_force::{self, Carried};
 use super::placing::Thinking;
 use super::prepared;
@@ -73,8 +73,11 @@ fn give(device: i32, bytes: u64, least: u64) -> Result<u64, String> {
     });
     match carried.ok_or("the context of the weights cannot be had")?? {
         Carried::Out(done) => {
-            let freed = done.freed();
+            let (freed, ring_is_left) = (done.freed(), done.ring_is_left());
             done.remember();
+            if !ring_is_left {
+                switch::let_ring_go(device);
+            }
             Ok(freed)
         }
         Carried::Refused(why) => Err(why),

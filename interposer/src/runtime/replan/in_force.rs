@@ -120,17 +120,22 @@ fn announce(done: InForce) {
 
 /// Weights that had made room have come back; a ring in which nothing is left goes.
 fn promoted(done: InForce) {
-    let (device, ring_pages) = (done.prepared.device, done.prepared.ring_after);
-    let all = ring_pages == 0 || done.prepared.is_within_options();
+    let (device, ring_is_left) = (done.prepared.device, done.ring_is_left());
+    let all = !ring_is_left || done.prepared.is_within_options();
     let bytes = done.prepared.plan.peak_bytes.saturating_sub(done.prepared.peak_before);
     done.remember();
-    if ring_pages == 0 {
+    if !ring_is_left {
         switch::let_ring_go(device);
     }
     pressure::note_promotion(device, bytes, all);
 }
 
 impl InForce {
+    /// Whether anything is streamed by it. A ring of nothing has to go: models that come later would be put into it.
+    pub(super) fn ring_is_left(&self) -> bool {
+        self.prepared.ring_after > 0
+    }
+
     /// Bytes of GPU memory that have become free by it.
     pub(super) fn freed(&self) -> u64 {
         self.prepared.peak_before.saturating_sub(self.prepared.plan.peak_bytes)
