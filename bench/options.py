@@ -4,7 +4,9 @@ import argparse
 import dataclasses
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import measure
 import peers
@@ -48,7 +50,14 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description="Runs a program natively, under the preloaded library and under peers, and compares."
     )
-    add = parser.add_argument
+    what_is_run(parser.add_argument)
+    what_peers_get(parser.add_argument)
+    what_comes_of_it(parser.add_argument)
+    return parser
+
+
+def what_is_run(add: Callable[..., Any]) -> None:
+    """The program, its runs and their budgets."""
     add("--lib", type=Path, help="libflextensor.so; needed for the modes flextensor and off")
     add(
         "--program",
@@ -103,6 +112,17 @@ def command_line() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="makes a virtual environment there first (a folder in memory) with what torch, transformers, accelerate and diffusers need, for all runs alike",
     )
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="FT_KEY=VALUE",
+        help="one more option for the flextensor runs",
+    )
+
+
+def what_peers_get(add: Callable[..., Any]) -> None:
+    """Peers are slower and larger than ours: they have packages, budgets and limits of their own."""
     add("--wheels", type=Path, help="folder with the peers' wheels, which only their own processes see")
     add(
         "--peer-budgets",
@@ -121,13 +141,10 @@ def command_line() -> argparse.ArgumentParser:
         default=4,
         help="a peer's loop ends after this, not before two forwards",
     )
-    add(
-        "--option",
-        action="append",
-        default=[],
-        metavar="FT_KEY=VALUE",
-        help="one more option for the flextensor runs",
-    )
+
+
+def what_comes_of_it(add: Callable[..., Any]) -> None:
+    """What runs are compared with, and where results go."""
     add(
         "--against",
         type=Path,
@@ -141,7 +158,6 @@ def command_line() -> argparse.ArgumentParser:
     add("--name", help="of the result files; default: the program's")
     add("--out", type=Path, default=Path(os.environ.get("OUT", HERE / "results")))
     add("--link", nargs="+", help=argparse.SUPPRESS)
-    return parser
 
 
 def listed(text: str | None) -> list[str]:

@@ -31,7 +31,20 @@ const GPU: Image = Image {
     kernel: c"poke",
 };
 
+/// The function of a module, and the kernel of a library.
+struct Loaded {
+    function: u64,
+    kernel: u64,
+}
+
 pub(crate) fn observe(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
+    let loaded = load(gpu, facts)?;
+    parameters(gpu, facts, &loaded);
+    access(gpu, facts, &loaded)
+}
+
+/// Loads the module and the library; what a function and a kernel of them are to each other.
+fn load(gpu: &Gpu, facts: &mut Facts) -> Result<Loaded, Failure> {
     let driver = &gpu.driver;
     let none: *mut c_void = std::ptr::null_mut();
     let (mut module, mut library) = (0, 0);
@@ -54,7 +67,12 @@ pub(crate) fn observe(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
         driver.library_kernel(&mut twin, library, c"nothing".as_ptr()),
         500,
     );
+    Ok(Loaded { function, kernel })
+}
 
+/// Where parameters lie.
+fn parameters(gpu: &Gpu, facts: &mut Facts, &Loaded { function, kernel }: &Loaded) {
+    let driver = &gpu.driver;
     let (mut offset, mut bytes) = (0, 0);
     facts.code(
         "a parameter of a function",
@@ -71,7 +89,11 @@ pub(crate) fn observe(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
         driver.function_parameter(kernel, 0, &mut offset, &mut bytes),
         400,
     );
+}
 
+/// Kernels that write memory which is read-only, by one address or by all.
+fn access(gpu: &Gpu, facts: &mut Facts, &Loaded { function, kernel }: &Loaded) -> Result<(), Failure> {
+    let driver = &gpu.driver;
     let place = gpu.reserve(PAGE)?;
     let handle = gpu.create(PAGE, &gpu::device_memory())?;
     gpu.map(place, PAGE, handle)?;

@@ -8,7 +8,7 @@ use flextensor_core::units::{ModelId, UnitId};
 
 use super::models::Model;
 use super::streaming::ring_of;
-use super::world::{World, world};
+use super::world::{World, WorldGuard, world};
 use super::{early, graphs, home, learn, open, overflow, pressure, replan, saved, switch};
 use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
@@ -117,42 +117,10 @@ pub(crate) fn end(id: ModelId) {
         // Owners whose return was not told have returned with the pass.
         model.inside.clear();
     }
-    let (context, device, stream) = (model.context, model.device, model.stream);
     if model.phase.phase() == Phase::Inference {
-        if !captured && !context.is_none() {
-            model.guided = model.guided.saturating_sub(1);
-        }
-        if let Some(stream) = stream.filter(|_| !captured && !context.is_none()) {
-            in_context(context, || model.measure.end(stream));
-        } else if stream.is_none() && !captured && !context.is_none() {
-            // Learning would have told where its passes run.
-            let ring = ring_of(device);
-            model.stream =
-                ring.as_ref().filter(|ring| ring.context == context).and_then(|ring| ring.last_stream);
-        }
-        let ended = replan::ends(&mut world, id, captured || context.is_none());
-        let lent = lent_units(&world, id);
-        drop(world);
-        if captured || context.is_none() {
-            return replan::give_up(&ended);
-        }
-        in_context(context, || {
-            let order = ended.observed_order();
-            let mut changed = false;
-            let tally = ring_of(device).as_mut().map(|ring| {
-                ring.end_uses(lent.into_iter());
-                let tally = ring.pager.pass_end(id);
-                changed = ended.follow(id, ring, order.as_deref());
-                ring.prefetch(stream.unwrap_or(Stream::LEGACY));
-                tally
-            });
-            replan::ended(id, &ended, tally, order.is_some(), changed);
-            pressure::pass_ended(device);
-        });
-        replan::between_forwards(device);
-        pressure::settle_owed(device);
-        return;
+        return end_in_inference(world, id, captured);
     }
+    let (context, device, stream) = (model.context, model.device, model.stream);
     let (mut phase, mut commands) = step(model.phase, PhaseEvent::PassEnd { captured });
     let before = model.phase;
     // No weight moves while a forward on another thread reads it through pointers: the next pass is the last one then.
@@ -183,6 +151,44 @@ pub(crate) fn end(id: ModelId) {
     if !captured && !disturbs {
         in_context(context, || early::stream(id));
     }
+}
+
+/// The end of a pass over weights that are placed: the ring goes on to the next one, and what the pass was like is looked at.
+fn end_in_inference(mut world: WorldGuard, id: ModelId, captured: bool) {
+    let Some(model) = world.models.get_mut(&id) else { return };
+    let (context, device, stream) = (model.context, model.device, model.stream);
+    if !captured && !context.is_none() {
+        model.guided = model.guided.saturating_sub(1);
+    }
+    if let Some(stream) = stream.filter(|_| !captured && !context.is_none()) {
+        in_context(context, || model.measure.end(stream));
+    } else if stream.is_none() && !captured && !context.is_none() {
+        // Learning would have told where its passes run.
+        let ring = ring_of(device);
+        model.stream =
+            ring.as_ref().filter(|ring| ring.context == context).and_then(|ring| ring.last_stream);
+    }
+    let ended = replan::ends(&mut world, id, captured || context.is_none());
+    let lent = lent_units(&world, id);
+    drop(world);
+    if captured || context.is_none() {
+        return replan::give_up(&ended);
+    }
+    in_context(context, || {
+        let order = ended.observed_order();
+        let mut changed = false;
+        let tally = ring_of(device).as_mut().map(|ring| {
+            ring.end_uses(lent.into_iter());
+            let tally = ring.pager.pass_end(id);
+            changed = ended.follow(id, ring, order.as_deref());
+            ring.prefetch(stream.unwrap_or(Stream::LEGACY));
+            tally
+        });
+        replan::ended(id, &ended, tally, order.is_some(), changed);
+        pressure::pass_ended(device);
+    });
+    replan::between_forwards(device);
+    pressure::settle_owed(device);
 }
 
 /// Whether a forward is going on that reads one of these through pointers: its launches need not show it, so that no gate holds them back.

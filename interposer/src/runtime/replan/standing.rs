@@ -8,7 +8,7 @@ use flextensor_core::units::UnitId;
 
 use super::super::arena::PAGE;
 use super::super::planned;
-use super::super::streaming::ring_of;
+use super::super::streaming::{Streaming, ring_of};
 use super::super::switch;
 use super::super::world::{Unit, UnitState, World, world};
 use super::super::{hosted, learn, overflow, passes, views};
@@ -59,7 +59,7 @@ pub(super) fn asked(device: i32, aim: Aim<'_>) -> Option<Asked> {
     let used: BTreeSet<UnitId> =
         profiles.iter().flat_map(|profile| &profile.uses).map(|used| used.unit).collect();
     let ring = ring_of(device);
-    let ring = match (ring.as_ref(), aim) {
+    let ring = match (ring.as_deref(), aim) {
         (None, Aim::Limit) => return None,
         (ring, _) => ring,
     };
@@ -84,16 +84,7 @@ pub(super) fn asked(device: i32, aim: Aim<'_>) -> Option<Asked> {
     let ids: Vec<UnitId> = units.iter().map(|unit| unit.id).collect();
     let small = world.small(device);
     let private: u64 = units.iter().map(|unit| (unit.pages - unit.streamed) * PAGE).sum();
-    let layout = units.iter().filter_map(|unit| {
-        let run = ring?.unit(unit.id)?;
-        Some(RingRun { unit: unit.id, start: run.ring_start, pages: run.pages })
-    });
-    let standing = Plan {
-        placements: units.iter().map(|u| Placement { unit: u.id, streamed_pages: u.streamed }).collect(),
-        layout: layout.collect(),
-        ring_pages: ring.map_or(0, |ring| ring.ring.len() as u64),
-        ..Plan::default()
-    };
+    let standing = as_it_stands(&units, ring);
     let ring_bytes = ring.map_or(0, |ring| ring.ring_bytes());
     let total_bytes = device::total_memory(device).map_or(0, |bytes| bytes as u64);
     let budget = super::super::config().max_gpu_mem_for(device.unsigned_abs(), total_bytes);
@@ -118,6 +109,20 @@ pub(super) fn asked(device: i32, aim: Aim<'_>) -> Option<Asked> {
     let over_budget = budget.is_some_and(|budget| weights + ring_bytes > budget);
     let stands_on = ring.map_or(0, |ring| ring.added);
     Some(Asked { device, context, request, standing, over_budget, stands_on, total_bytes })
+}
+
+/// The plan that the units follow now.
+fn as_it_stands(units: &[&Unit], ring: Option<&Streaming>) -> Plan {
+    let layout = units.iter().filter_map(|unit| {
+        let run = ring?.unit(unit.id)?;
+        Some(RingRun { unit: unit.id, start: run.ring_start, pages: run.pages })
+    });
+    Plan {
+        placements: units.iter().map(|u| Placement { unit: u.id, streamed_pages: u.streamed }).collect(),
+        layout: layout.collect(),
+        ring_pages: ring.map_or(0, |ring| ring.ring.len() as u64),
+        ..Plan::default()
+    }
 }
 
 /// Whether a unit with private pages may come to the ring.
