@@ -2,24 +2,30 @@
 //! when every byte was right, 1 when one was not, 2 when a driver call failed.
 //!
 //! `scenario STORY`. The stage that all stories stand on is in `scenario/scene.rs`; stories are in `scenario/pages.rs` (what a weight's bytes are),
-//! `scenario/others.rs` (captures, pointers, modules, contexts), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/courses.rs` (models with counts and profiles of their own, options that change), `scenario/proofs.rs` (who is taken for a reader), `scenario/loading.rs` (models that do not fit), `scenario/pool.rs` (weights side by side in one allocation), `scenario/rows.rs` (a table of which single rows are read), `scenario/allocators.rs` (weights in other memory), `scenario/devices.rs` (several GPUs), `scenario/plugins.rs` (libraries that are opened late), `scenario/pressure.rs` (memory that runs short later), `scenario/process.rs` (threads, forks, exits) and `scenario/endless.rs` (forwards and learning that do not end).
+//! `scenario/captures.rs` (graphs), `scenario/escapes.rs` (addresses in copies), `scenario/freed.rs` (weights that go), `scenario/ended.rs` (streams, modules, contexts that end), `scenario/nodes.rs` (graphs built by hand), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/courses.rs` (models with counts and profiles of their own, options that change), `scenario/proofs.rs` (who is taken for a reader), `scenario/loading.rs` (models that do not fit), `scenario/pool.rs` (weights side by side in one allocation), `scenario/rows.rs` (a table of which single rows are read), `scenario/allocators.rs` (weights in other memory), `scenario/devices.rs` (several GPUs), `scenario/plugins.rs` (libraries that are opened late), `scenario/pressure.rs` (memory that runs short later), `scenario/process.rs` (threads, forks, exits) and `scenario/endless.rs` (forwards and learning that do not end).
 
 #[path = "scenario/allocators.rs"]
 mod allocators;
+#[path = "scenario/captures.rs"]
+mod captures;
 #[path = "scenario/changes.rs"]
 mod changes;
 #[path = "scenario/courses.rs"]
 mod courses;
 #[path = "scenario/devices.rs"]
 mod devices;
+#[path = "scenario/ended.rs"]
+mod ended;
 #[path = "scenario/endless.rs"]
 mod endless;
+#[path = "scenario/escapes.rs"]
+mod escapes;
+#[path = "scenario/freed.rs"]
+mod freed;
 #[path = "scenario/loading.rs"]
 mod loading;
 #[path = "scenario/nodes.rs"]
 mod nodes;
-#[path = "scenario/others.rs"]
-mod others;
 #[path = "scenario/pages.rs"]
 mod pages;
 #[path = "scenario/plugins.rs"]
@@ -49,24 +55,33 @@ pub(crate) fn say(what: &str, value: u64) {
     println!("{what} {value}");
 }
 
+/// Who tells stories, by name.
+const TELLERS: [fn(&str) -> Option<Told>; 19] = [
+    pages::tell,
+    captures::tell,
+    escapes::tell,
+    freed::tell,
+    ended::tell,
+    process::tell,
+    nodes::tell,
+    profile::tell,
+    courses::tell,
+    changes::tell,
+    loading::tell,
+    pressure::tell,
+    proofs::tell,
+    pool::tell,
+    rows::tell,
+    devices::tell,
+    allocators::tell,
+    plugins::tell,
+    endless::tell,
+];
+
 #[expect(clippy::print_stderr, reason = "a program speaks by its output")]
 fn main() {
     let story = std::env::args().nth(1).unwrap_or_default();
-    let told = pages::tell(&story).or_else(|| others::tell(&story)).or_else(|| process::tell(&story));
-    let told = told
-        .or_else(|| nodes::tell(&story))
-        .or_else(|| profile::tell(&story))
-        .or_else(|| courses::tell(&story))
-        .or_else(|| changes::tell(&story))
-        .or_else(|| loading::tell(&story))
-        .or_else(|| pressure::tell(&story))
-        .or_else(|| proofs::tell(&story))
-        .or_else(|| pool::tell(&story))
-        .or_else(|| rows::tell(&story))
-        .or_else(|| devices::tell(&story))
-        .or_else(|| allocators::tell(&story))
-        .or_else(|| plugins::tell(&story))
-        .or_else(|| endless::tell(&story));
+    let told = TELLERS.iter().find_map(|tell| tell(&story));
     match told.unwrap_or_else(|| panic!("no story {story:?}")) {
         Ok(wrong) => {
             say("mismatches", wrong);

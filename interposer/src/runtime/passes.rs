@@ -165,8 +165,7 @@ fn end_in_inference(mut world: WorldGuard, id: ModelId, captured: bool) {
     } else if stream.is_none() && !captured && !context.is_none() {
         // Learning would have told where its passes run.
         let ring = ring_of(device);
-        model.stream =
-            ring.as_ref().filter(|ring| ring.context == context).and_then(|ring| ring.last_stream);
+        model.stream = ring.as_ref().filter(|ring| ring.context == context).and_then(|ring| ring.last_stream);
     }
     let ended = replan::ends(&mut world, id, captured || context.is_none());
     let lent = lent_units(&world, id);

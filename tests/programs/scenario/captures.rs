@@ -1,0 +1,79 @@
+//! Stories of graphs: captured before, while and after weights are learnt, and while pointers are read.
+
+use super::Told;
+use super::scene::{INDIRECT, MAY_STREAM, Scene};
+use harness::driver::check;
+
+const COUNT: u64 = 6;
+const PAGES: u64 = 2;
+
+pub(crate) fn tell(story: &str) -> Option<Told> {
+    Some(match story {
+        "a graph captured after the switch" => a_graph(When::Switched),
+        "a graph captured while learning" => a_graph(When::Named),
+        "a graph captured before naming" => a_graph(When::Unnamed),
+        "a graph captured while pointers are held" => a_graph_while_pointers_are_held(),
+        _ => return None,
+    })
+}
+
+/// When a graph is captured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// The weights have no names yet.
+    Unnamed,
+    Named,
+    Switched,
+}
+
+/// Inside an owner whose weight is read through pointers, the stream that reads it begins to capture, and captures a launch that shows it.
+fn a_graph_while_pointers_are_held() -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM | INDIRECT)?;
+    scene.learn()?;
+    let (mut graph, mut executable) = (0, 0);
+    let mut captured = false;
+    scene.pass_with(|scene, at| {
+        let weight = scene.weights[at];
+        scene.launch("prepare_pointers", &[scene.array, weight.address, 0, 0, 0, 1])?;
+        scene.check(scene.main, at)?;
+        if at == 2 && !std::mem::replace(&mut captured, true) {
+            let driver = &scene.gpu.driver;
+            check("cuStreamBeginCapture", driver.begin_capture(scene.main, 0))?;
+            scene.check(scene.main, at)?;
+            check("cuStreamEndCapture", driver.end_capture(scene.main, &mut graph))?;
+            check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
+        }
+        Ok(())
+    })?;
+    for _ in 0..2 {
+        check("cuGraphLaunch", scene.gpu.driver.graph_launch(executable, scene.main))?;
+        scene.pass()?;
+    }
+    scene.finish()
+}
+
+/// A graph of two checks is launched between passes that take the pages of everything that streams.
+fn a_graph(when: When) -> Told {
+    let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM)?;
+    match when {
+        When::Switched => scene.learn()?,
+        When::Named => {}
+        When::Unnamed => scene.drop_name(),
+    }
+    let driver = &scene.gpu.driver;
+    check("cuStreamBeginCapture", driver.begin_capture(scene.main, 0))?;
+    scene.check(scene.main, 1)?;
+    scene.check(scene.main, 4)?;
+    let (mut graph, mut executable) = (0, 0);
+    check("cuStreamEndCapture", driver.end_capture(scene.main, &mut graph))?;
+    check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
+    if when == When::Unnamed {
+        scene.name();
+    }
+    scene.learn()?;
+    for _ in 0..3 {
+        check("cuGraphLaunch", scene.gpu.driver.graph_launch(executable, scene.main))?;
+        scene.pass()?;
+    }
+    scene.finish()
+}
