@@ -11,6 +11,7 @@ pub(crate) fn observe(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
     replay(gpu, facts)?;
     allowed(gpu, facts)?;
     forbidden(gpu, facts)?;
+    forbidden_in_every_mode(gpu, facts)?;
     other_streams(gpu, facts)
 }
 
@@ -93,6 +94,20 @@ fn allowed(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
     gpu.unmap(place, PAGE)?;
     driver.mem_release(handle);
     driver.address_free(place, PAGE);
+    check("cuStreamDestroy", driver.stream_destroy(stream))
+}
+
+/// Neither the capture's mode nor the thread's allows it.
+fn forbidden_in_every_mode(gpu: &Gpu, facts: &mut Facts) -> Result<(), Failure> {
+    let driver = &gpu.driver;
+    let stream = gpu.stream()?;
+    check("cuStreamBeginCapture", driver.begin_capture(stream, RELAXED))?;
+    let mut mode = RELAXED;
+    check("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode(&mut mode))?;
+    facts.code("synchronizing with a context in relaxed mode", driver.context_synchronize(), 900);
+    check("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode(&mut mode))?;
+    let (code, _) = end(gpu, stream);
+    facts.code("the capture after synchronizing with its context in relaxed mode", code, 901);
     check("cuStreamDestroy", driver.stream_destroy(stream))
 }
 

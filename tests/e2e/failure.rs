@@ -222,6 +222,21 @@ fn a_switch_over_that_fails_half_way_puts_every_weight_back() {
     assert!(failed > 2, "{failed} of the refused calls were the switch-over's");
 }
 
+/// Neither the ring's pages nor their own can be mapped any more: there is no ring that could answer for them.
+#[test]
+fn weights_that_lose_their_memory_in_a_switch_over_are_an_error_of_the_launches_that_show_them() {
+    let mut lost = 0;
+    // The regions take the first twelve calls; what views need, and the ring, the next ones.
+    for call in 13..18 {
+        let fault = format!("cuMemMap@{call}+=999");
+        let outcome = on_the_gpu("reads in order").sim("FAULTS", &fault).sim("STRICT", "0").start();
+        survives(&outcome, &fault);
+        let said = outcome.stderr.contains("weights have lost their memory");
+        lost += u32::from(said && outcome.stderr.contains("cuLaunchKernel returned 999"));
+    }
+    assert!(lost > 0, "no weight has lost its memory");
+}
+
 /// Calls of ours that a driver may refuse at any moment.
 const CALLS: &[&str] = &[
     "cuCtxGetCurrent",
