@@ -9,6 +9,9 @@ use crate::units::{ModelId, UnitId};
 /// Passes kept for each model and shape; older ones are forgotten.
 pub const KEPT_PASSES: usize = 1024;
 
+/// Shapes of a model that are known at once while it is learnt. One that came seldom gives way to a new one: a program may show a new shape in each pass.
+pub const LEARNT_SHAPES: usize = 64;
+
 /// A sample further than this many median deviations from the median is an outlier.
 const OUTLIER_DEVIATIONS: f64 = 5.0;
 /// Deviations below this part of the median never make an outlier: measured passes always differ by a little.
@@ -100,12 +103,25 @@ impl ProfileCollector {
 
     /// Takes one finished pass.
     pub fn add(&mut self, pass: PassRecord) {
+        self.make_room(pass.model, pass.shape);
         let history = self.shapes.entry((pass.model, pass.shape)).or_default();
         history.passes += 1;
         if history.kept.len() == KEPT_PASSES {
             history.kept.pop_front();
         }
         history.kept.push_back(pass);
+    }
+
+    /// A new shape is about to be known of the model: of as many as are kept, the least usual one is forgotten.
+    fn make_room(&mut self, model: ModelId, shape: u64) {
+        if self.shapes.contains_key(&(model, shape)) || self.of(model).count() < LEARNT_SHAPES {
+            return;
+        }
+        let least =
+            self.of(model).min_by_key(|(_, history)| (history.kept.iter().any(|p| p.timed), history.passes));
+        if let Some(least) = least.map(|(key, _)| *key) {
+            self.shapes.remove(&least);
+        }
     }
 
     /// Takes one finished pass in place of all that is known of its model and shape: the program has changed.

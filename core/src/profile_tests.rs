@@ -169,3 +169,14 @@ fn a_pass_that_replaces_what_was_known_is_the_profile_and_other_shapes_stay() {
     collector.keep_shapes(MODEL, &[1]);
     assert_eq!(collector.profiles(MODEL).len(), 1);
 }
+
+#[test]
+fn of_shapes_without_end_only_the_usual_ones_are_known() {
+    let mut collector = ProfileCollector::new();
+    (0..3).for_each(|_| collector.add(pass(5, &[1.0])));
+    (100..1000).for_each(|shape| collector.add(pass(shape, &[1.0])));
+    let shapes: Vec<u64> = collector.profiles(MODEL).iter().map(|profile| profile.shape).collect();
+    assert_eq!(shapes.len(), LEARNT_SHAPES);
+    assert!(shapes.contains(&5) && shapes.contains(&999), "{shapes:?}");
+    assert_eq!(collector.profile(MODEL).unwrap().shape, 5);
+}

@@ -19,7 +19,7 @@ fn soak(steps: u64) -> Run {
         .option("FT_MAX_GPU_MEM", "28MiB")
         .sim("MEM", "96MiB")
         .sim("STRICT", "1")
-        .sim("LATE_US", "50")
+        .sim("LATE_US", "100")
         .limit(Duration::from_secs(120 + 10 * steps))
 }
 

@@ -52,7 +52,27 @@ fn host_buffer() -> Result<usize, String> {
 
 fn measure_into(target: u64, host: usize) -> CudaResult<Vec<LinkPoint>> {
     let on = stream::create_nonblocking()?;
-    let (start, end) = (event::create(true)?, event::create(true)?);
+    let measured = between_marks(|marks| measure_on(on, marks, target, host));
+    // Also where a copy was refused.
+    stream::destroy(on)?;
+    measured
+}
+
+fn between_marks<T>(work: impl FnOnce((Event, Event)) -> CudaResult<T>) -> CudaResult<T> {
+    let start = event::create(true)?;
+    let end = event::create(true).inspect_err(|_| {
+        let _ = event::destroy(start);
+    })?;
+    let done = work((start, end));
+    event::destroy(start).and(event::destroy(end)).and(done)
+}
+
+fn measure_on(
+    on: Stream,
+    (start, end): (Event, Event),
+    target: u64,
+    host: usize,
+) -> CudaResult<Vec<LinkPoint>> {
     copies(target, host, LARGEST, LARGEST, on)?;
     let mut points = Vec::new();
     for size in SIZES {
@@ -64,9 +84,6 @@ fn measure_into(target: u64, host: usize) -> CudaResult<Vec<LinkPoint>> {
         let ms = f64::from(event::elapsed_ms(start, end)?);
         points.push(LinkPoint { copy_bytes: size, gb_per_s: total as f64 / ms / 1e6 });
     }
-    event::destroy(start)?;
-    event::destroy(end)?;
-    stream::destroy(on)?;
     Ok(points)
 }
 

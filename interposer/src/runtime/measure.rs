@@ -8,6 +8,8 @@ use crate::ffi::stream::Stream;
 
 /// Passes kept for each shape.
 const KEPT: usize = 1024;
+/// Shapes of which passes are kept. One of few passes gives way to a new one: of shapes that never come again there may be any number.
+const SHAPES: usize = 64;
 /// Passes whose events may wait to be read; more are not measured.
 const IN_FLIGHT: usize = 64;
 
@@ -55,16 +57,26 @@ impl Measure {
             self.in_flight.pop_front();
             self.spare.extend([start, end]);
             if let Ok(ms) = event::elapsed_ms(start, end) {
-                let samples = self.samples.entry(shape).or_default();
-                if samples.len() == KEPT {
-                    samples.pop_front();
-                }
-                samples.push_back(ms);
+                self.keep(shape, ms);
                 if self.recent.len() < KEPT {
                     self.recent.push((shape, f64::from(ms)));
                 }
             }
         }
+    }
+
+    fn keep(&mut self, shape: u64, ms: f32) {
+        if self.samples.len() >= SHAPES && !self.samples.contains_key(&shape) {
+            let rarest = self.samples.iter().min_by_key(|(_, samples)| samples.len());
+            if let Some(rarest) = rarest.map(|(&shape, _)| shape) {
+                self.samples.remove(&rarest);
+            }
+        }
+        let samples = self.samples.entry(shape).or_default();
+        if samples.len() == KEPT {
+            samples.pop_front();
+        }
+        samples.push_back(ms);
     }
 
     /// Shapes and milliseconds of passes that were read since this was asked last.
@@ -109,5 +121,20 @@ impl Measure {
                 None
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_that_never_come_again_give_way_and_the_usual_one_stays() {
+        let mut measure = Measure::default();
+        (0..5).for_each(|_| measure.keep(0, 1.0));
+        (1..500).for_each(|shape| measure.keep(shape, 2.0));
+        assert_eq!(measure.samples.len(), SHAPES);
+        assert_eq!(measure.medians().next(), Some((0, 1.0, 5)));
+        assert!(measure.samples.contains_key(&499));
     }
 }

@@ -319,9 +319,12 @@ impl Calm {
         (self.passes, self.since_promotion) = (0, u64::MAX);
     }
 
-    /// A pass has ended. True if it is time to look whether weights may come back.
-    fn lasts(&mut self) -> bool {
+    /// A pass has ended, and weights are away (`pressed`) or not. True if it is time to look whether they may come back.
+    fn lasts(&mut self, pressed: bool) -> bool {
         self.since_promotion = self.since_promotion.saturating_add(1);
+        if !pressed {
+            return false;
+        }
         self.passes += 1;
         let enough = self.passes >= self.patience;
         if enough {
@@ -333,12 +336,9 @@ impl Calm {
 
 /// A forward has ended on the device, whose context is current: weights that made room come back, where memory has been free for long enough.
 pub(super) fn pass_ended(device: i32) {
-    if !is_pressed(device) {
-        return;
-    }
     let enough = {
         let (at, mut all) = calm(device);
-        all[at].lasts()
+        all[at].lasts(is_pressed(device))
     };
     // What stays free afterwards, and as much again to come back for.
     let worth = |(free, total): (u64, u64)| free >= 3 * room(total);
@@ -418,16 +418,24 @@ mod tests {
     fn memory_has_to_stay_free_longer_where_weights_had_to_leave_again_soon() {
         let mut calm = Calm { passes: 0, patience: PATIENCE, since_promotion: u64::MAX };
         calm.ended();
-        assert_eq!((1..).find(|_| calm.lasts()), Some(PATIENCE));
+        assert_eq!((1..).find(|_| calm.lasts(true)), Some(PATIENCE));
         calm.since_promotion = 0;
         calm.ended();
-        assert_eq!((1..).find(|_| calm.lasts()), Some(2 * PATIENCE));
+        assert_eq!((1..).find(|_| calm.lasts(true)), Some(2 * PATIENCE));
         calm.since_promotion = 0;
         (0..SOON).for_each(|_| {
-            calm.lasts();
+            calm.lasts(true);
         });
         calm.ended();
-        assert_eq!((1..).find(|_| calm.lasts()), Some(PATIENCE));
+        assert_eq!((1..).find(|_| calm.lasts(true)), Some(PATIENCE));
+    }
+
+    #[test]
+    fn passes_with_all_weights_back_count_as_well() {
+        let mut calm = Calm { passes: 0, patience: PATIENCE, since_promotion: 0 };
+        assert!((0..SOON).all(|_| !calm.lasts(false)));
+        calm.ended();
+        assert_eq!((1..).find(|_| calm.lasts(true)), Some(PATIENCE));
     }
 
     #[test]

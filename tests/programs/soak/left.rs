@@ -2,6 +2,10 @@
 
 use super::Stage;
 use super::say as said;
+use std::time::{Duration, Instant};
+
+/// Threads of the library may be about to give back what a plan, or a comparison, needed that came too late: streams are what each of these has. Nothing tells when they have.
+const LATE: Duration = Duration::from_secs(30);
 
 /// Kinds of things that the driver counts.
 const DRIVERS: [&str; 9] = [
@@ -22,6 +26,10 @@ const REPORTED: [&str; 6] =
 
 /// Says all of it, each with the moment in front.
 pub(crate) fn say(stage: &Stage, moment: &str) {
+    let since = Instant::now();
+    while stage.sim.stat("streams") > 0 && since.elapsed() < LATE {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     for name in DRIVERS {
         said(&format!("{moment}: {name}"), stage.sim.stat(name));
     }

@@ -13,7 +13,10 @@ use harness::gpu::PAGE;
 /// Forwards in which something that was asked for happens, if it does.
 const PATIENCE: u64 = 3000;
 
-/// Forwards after which leaving again is not soon: before, weights come back later each time.
+/// The same of a choice: one that changes nothing, or is thought of later, is not waited for.
+const CHOSEN: u64 = 24;
+
+/// Forwards of anybody after which leaving again is not soon: before, weights come back later each time.
 const CALM: u64 = 70;
 
 /// Forwards of the crew between two moves.
@@ -77,6 +80,8 @@ pub(crate) struct Moves<'a> {
     pub(crate) done: &'a mut Done,
     cache: Vec<(u64, u64, u64)>,
     place: Place,
+    /// Short forwards that have ended.
+    glances: u64,
 }
 
 impl<'a> Moves<'a> {
@@ -86,7 +91,7 @@ impl<'a> Moves<'a> {
         dice: &'a mut Dice,
         done: &'a mut Done,
     ) -> Result<Self, Failure> {
-        Ok(Self { stage, crew, dice, done, cache: Vec::new(), place: Place::make(stage)? })
+        Ok(Self { stage, crew, dice, done, cache: Vec::new(), place: Place::make(stage)?, glances: 0 })
     }
 
     /// Each kind of move once, as far as it comes about.
@@ -97,12 +102,13 @@ impl<'a> Moves<'a> {
         let placed = self.stage.gpu_bytes_of_weights();
         self.run_short()?;
         self.ask_for_too_much()?;
-        if self.dice.chance(50) {
+        if self.dice.chance(25) {
             self.choose()?;
         }
         self.check_cache()?;
         self.shrink(placed)?;
-        self.wait(CALM, |_| false)?;
+        let passes = self.passes();
+        self.wait(CALM, |moves| moves.passes() >= passes + CALM)?;
         let after = self.counts();
         let kinds = [
             &mut self.done.switches,
@@ -114,6 +120,11 @@ impl<'a> Moves<'a> {
             *kind += after - before;
         }
         Ok(())
+    }
+
+    /// Forwards of anybody.
+    fn passes(&self) -> u64 {
+        self.crew.passes() + self.glances
     }
 
     fn counts(&self) -> [u64; 4] {
@@ -129,6 +140,7 @@ impl<'a> Moves<'a> {
             }
             self.crew.run(1);
             self.crew.shared.glance(self.stage, &mut self.place, self.dice)?;
+            self.glances += 1;
         }
         Ok(())
     }
@@ -175,7 +187,7 @@ impl<'a> Moves<'a> {
             let json = format!(r#"{{"name": "soak", "weights": [{}]}}"#, names.join(", "));
             assert_eq!(ft.model_strategy(model.id, Some(&json)), 0, "{json}");
         }
-        self.wait(4 * CALM, |moves| moved(moves) > before)?;
+        self.wait(CHOSEN, |moves| moved(moves) > before)?;
         self.disarm(armed);
         self.let_crew_run();
         Ok(())

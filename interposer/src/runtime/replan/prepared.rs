@@ -100,16 +100,16 @@ pub(in super::super) fn discard_stale(device: i32) {
     if !any() {
         return;
     }
-    for prepared in take_all(|prepared| prepared.device == device) {
-        let stands = {
-            let world = world();
-            ring_of(device).as_ref().is_some_and(|ring| prepared.is_current(&world, ring))
-        };
-        if stands {
-            keep(prepared);
-        } else {
-            passes::in_context(prepared.context, || give_up(prepared));
-        }
+    let stale = {
+        // Held until those are taken out: whoever frees a weight of a plan afterwards still finds it.
+        let world = world();
+        let ring = ring_of(device);
+        let stands =
+            |prepared: &Prepared| ring.as_ref().is_some_and(|ring| prepared.is_current(&world, ring));
+        take_all(|prepared| prepared.device == device && !stands(prepared))
+    };
+    for prepared in stale {
+        passes::in_context(prepared.context, || give_up(prepared));
     }
 }
 
