@@ -8,12 +8,14 @@ mod counters;
 mod events;
 mod hit;
 mod load;
+mod marks;
 mod order;
 mod slot;
 
 use crate::units::{ModelId, UnitId};
 use events::EventPool;
 use load::MAX_STRAYS;
+use marks::Marks;
 use order::Orders;
 use slot::{Page, Slot};
 
@@ -31,6 +33,7 @@ pub struct Pager {
     slot_of: Vec<u32>,
     orders: Orders,
     events: EventPool,
+    marks: Marks,
     chunk_pages: u32,
     /// Slots whose use has begun and not ended.
     current: Vec<u32>,
@@ -53,6 +56,7 @@ impl Pager {
             slot_of: Vec::new(),
             orders: Orders::default(),
             events: EventPool::default(),
+            marks: Marks::new(1),
             chunk_pages: chunk_pages.max(1),
             current: Vec::new(),
             launch: 0,
@@ -60,6 +64,13 @@ impl Pager {
             counters: Counters::default(),
             at_begin: Counters::default(),
         }
+    }
+
+    /// Small units that follow each other share events until these are behind `pages` pages. 1 without this: each has its own.
+    #[must_use]
+    pub fn with_shared_events(mut self, pages: u32) -> Self {
+        self.marks = Marks::new(pages);
+        self
     }
 
     /// Adds a unit that owns ring pages `start..start + pages`, modulo the ring. Its bytes are in its shadow.
@@ -196,10 +207,11 @@ impl Pager {
 
     /// Rule 1: the stream waits once for each load.
     fn order_behind_copies(&mut self, stream: StreamId, slot: usize, out: &mut Vec<Command>) {
-        let slot = &mut self.slots[slot];
-        if !slot.waited.contains(&stream) {
-            slot.waited.push(stream);
-            out.extend(slot.copies.iter().flatten().map(|&event| Command::WaitOnStream { stream, event }));
+        let copies = self.slots[slot].copies;
+        for (copy, event) in CopyStream::ALL.into_iter().zip(copies) {
+            if let Some(event) = event {
+                self.marks.order_launch(stream, (copy, event), &self.events, out);
+            }
         }
     }
 
@@ -221,13 +233,13 @@ impl Pager {
         for (hit, verdict) in hits.iter().zip(verdicts) {
             let Some(index) = self.slot(hit.unit) else { continue };
             if verdict.in_place() {
-                let event = self.slots[index].reader_event(stream, &mut self.events);
-                out.push(Command::RecordReader { stream, event });
                 let slot = &mut self.slots[index];
+                slot.read_on(stream, (&mut self.marks, &mut self.events), out);
                 slot.pins = slot.pins.saturating_sub(1);
                 slot.dirty |= hit.access == Access::Write;
             } else {
                 let event = self.slots[index].shadow_event(stream, &mut self.events);
+                self.events.record(event);
                 out.push(Command::RecordReader { stream, event });
                 let slot = &mut self.slots[index];
                 slot.redirects = slot.redirects.saturating_sub(1);
@@ -237,13 +249,19 @@ impl Pager {
                 }
             }
         }
+        self.marks.launched(&mut self.events, out);
+    }
+
+    /// Launches from here on share no event with those before, which is recorded now: later their stream may not be reached, or carry something else.
+    pub fn close_marks(&mut self, out: &mut Vec<Command>) {
+        self.marks.close(&mut self.events, out);
     }
 
     /// The unit's owner has returned. Launches behind a held unit's readers may have read it without showing it: the readers' events move here.
     pub fn end_use(&mut self, unit: UnitId, out: &mut Vec<Command>) {
         let Some(index) = self.slot(unit) else { return };
         if std::mem::take(&mut self.slots[index].held) {
-            self.slots[index].move_readers(|_| true, out);
+            self.slots[index].move_readers(|_| true, (&mut self.marks, &mut self.events), out);
         }
         self.end_slot(index);
     }
@@ -276,8 +294,11 @@ impl Pager {
     pub fn forget_stream(&mut self, stream: StreamId, out: &mut Vec<Command>) {
         for slot in &mut self.slots {
             if slot.held {
-                slot.move_readers(|reader| reader == stream, out);
+                slot.move_readers(|reader| reader == stream, (&mut self.marks, &mut self.events), out);
             }
+        }
+        self.marks.forget_stream(stream, &mut self.events, out);
+        for slot in &mut self.slots {
             slot.forget_stream(stream, &mut self.events, out);
         }
     }
@@ -292,7 +313,7 @@ impl Pager {
             return false;
         }
         if self.slots[index].held {
-            self.slots[index].move_readers(|_| true, out);
+            self.slots[index].move_readers(|_| true, (&mut self.marks, &mut self.events), out);
         }
         self.guard_shadow(index, CopyStream::Demand, out);
         self.guard(index, CopyStream::Demand, out);

@@ -1,28 +1,72 @@
-//! The pool of event numbers (rule 10). Who holds a number is the slots' matter.
+//! The pool of event numbers (rule 10), and what is known of each: who keeps it, whether it was recorded, and which of two on one stream is the later one.
+//! Who shares a number with whom is `marks`' matter.
 
 use super::EventId;
+
+#[derive(Debug, Default)]
+struct State {
+    /// Who keeps it.
+    users: u32,
+    recorded: bool,
+    /// Of two events that were taken for one stream, the later one has the higher number.
+    number: u64,
+}
 
 /// Numbers in use are dense, so that the caller's table of driver events stays small.
 #[derive(Debug, Default)]
 pub(super) struct EventPool {
     free: Vec<EventId>,
-    made: u32,
+    states: Vec<State>,
+    taken: u64,
 }
 
 impl EventPool {
+    /// An event that nobody has recorded yet, for one user.
     pub(super) fn take(&mut self) -> EventId {
-        self.free.pop().unwrap_or_else(|| {
-            self.made += 1;
-            EventId(self.made - 1)
-        })
+        let event = self.free.pop().unwrap_or_else(|| {
+            self.states.push(State::default());
+            EventId(self.states.len() as u32 - 1)
+        });
+        self.taken += 1;
+        self.states[event.0 as usize] = State { users: 1, recorded: false, number: self.taken };
+        event
     }
 
+    /// One user more.
+    pub(super) fn share(&mut self, event: EventId) {
+        debug_assert!(self.state(event).users > 0, "event {event:?} is nobody's");
+        self.states[event.0 as usize].users += 1;
+    }
+
+    /// One user less; the last one gives it back.
     pub(super) fn give_back(&mut self, event: EventId) {
-        debug_assert!(!self.free.contains(&event), "event {event:?} given back twice");
-        self.free.push(event);
+        debug_assert!(self.state(event).users > 0, "event {event:?} given back twice");
+        let state = &mut self.states[event.0 as usize];
+        state.users -= 1;
+        if state.users == 0 {
+            self.free.push(event);
+        }
+    }
+
+    /// It is being recorded.
+    pub(super) fn record(&mut self, event: EventId) {
+        self.states[event.0 as usize].recorded = true;
+    }
+
+    /// Whether it was recorded since it was taken: only then does what the driver says of it mean anything.
+    pub(super) fn is_recorded(&self, event: EventId) -> bool {
+        self.state(event).recorded
+    }
+
+    pub(super) fn number(&self, event: EventId) -> u64 {
+        self.state(event).number
     }
 
     pub(super) fn made(&self) -> u32 {
-        self.made
+        self.states.len() as u32
+    }
+
+    fn state(&self, event: EventId) -> &State {
+        &self.states[event.0 as usize]
     }
 }

@@ -1,7 +1,7 @@
 //! Who may take which page, and what has to be waited for (rules 3 to 6, 9). Events and order are the siblings' matter.
 
 use super::slot::Page;
-use super::{Certainty, Command, CopyStream, NEAR_USES, Pager, Progress, StreamId};
+use super::{Certainty, Command, CopyStream, EventId, NEAR_USES, Pager, Progress, StreamId};
 
 /// Uses that moved nothing before the expectation follows them anyway.
 pub(super) const MAX_STRAYS: u32 = 3;
@@ -9,6 +9,14 @@ pub(super) const MAX_STRAYS: u32 = 3;
 impl Pager {
     /// Rule 5: copies in what comes next, as far as pages are to be had. `stream` is where the asking launch stands.
     pub fn prefetch(&mut self, stream: StreamId, progress: &dyn Progress, out: &mut Vec<Command>) {
+        if self.marks.is_gathering() && !self.orders.is_empty_ahead() {
+            return;
+        }
+        self.prefetch_while_free(stream, progress, out);
+        self.marks.close_copies(CopyStream::Prefetch, &mut self.events, out);
+    }
+
+    fn prefetch_while_free(&mut self, stream: StreamId, progress: &dyn Progress, out: &mut Vec<Command>) {
         while let Some(next) = self.orders.next_prefetch() {
             let slot = next.slot as usize;
             if self.slots[slot].current || self.slots[slot].awaiting {
@@ -37,6 +45,7 @@ impl Pager {
             return false;
         }
         self.load(slot, copy, pages, out);
+        self.marks.close_copies(copy, &mut self.events, out);
         true
     }
 
@@ -133,7 +142,7 @@ impl Pager {
     /// Copies in the missing pages among the first `limit` of the unit, in chunks.
     fn load(&mut self, slot: usize, copy: CopyStream, limit: u32, out: &mut Vec<Command>) {
         let mut page = 0;
-        let mut loaded = false;
+        let mut loaded = 0;
         while page < limit {
             if self.has(slot, page) {
                 page += 1;
@@ -144,20 +153,24 @@ impl Pager {
                 self.take_page(slot, page, copy, out);
                 page += 1;
             }
-            if !loaded {
+            if loaded == 0 {
                 self.guard_shadow(slot, copy, out);
             }
-            loaded = true;
             let pages = page - first;
+            loaded += pages;
             self.counters.pages_in += u64::from(pages);
             out.push(Command::CopyIn { copy, unit: self.slots[slot].unit, first, pages });
         }
-        if loaded {
-            let event = *self.slots[slot].copies[copy as usize].get_or_insert_with(|| self.events.take());
+        if loaded > 0 {
+            let event = self.marks.behind_copy(copy, loaded, &mut self.events);
             let state = &mut self.slots[slot];
-            state.waited.clear();
             state.guarded[copy.other() as usize] = false;
-            out.push(Command::RecordCopy { copy, event });
+            if let Some(before) = state.copies[copy as usize].replace(event) {
+                self.events.give_back(before);
+            }
+            if self.marks.has_batch(copy) {
+                self.marks.close_copies(copy, &mut self.events, out);
+            }
         }
     }
 
@@ -185,7 +198,9 @@ impl Pager {
         let state = &mut self.slots[slot];
         if !state.guarded[copy as usize] {
             state.guarded[copy as usize] = true;
-            out.extend(state.readers.iter().map(|&(_, event)| Command::WaitOnCopy { copy, event }));
+            for &reader in &state.readers {
+                self.marks.order_copy(copy, reader, &mut self.events, out);
+            }
             let other = copy.other() as usize;
             let elsewhere = [state.copies[other], state.write_backs[other]];
             out.extend(elsewhere.into_iter().flatten().map(|event| Command::WaitOnCopy { copy, event }));
@@ -208,6 +223,7 @@ impl Pager {
         self.counters.pages_back += u64::from(pages);
         let event = *state.write_backs[copy as usize].get_or_insert_with(|| self.events.take());
         state.shadow_guarded[copy.other() as usize] = false;
+        self.events.record(event);
         out.push(Command::RecordCopy { copy, event });
     }
 
@@ -236,7 +252,12 @@ impl Pager {
         let Some(old) = self.pages[self.ring_page(slot, page)].occupant else { return true };
         let old = &self.slots[old as usize];
         let free = old.may_leave() && !old.current && !old.awaiting;
-        free && old.readers.iter().all(|&(reader, event)| reader == stream || progress.completed(event))
+        let is_behind = |&(reader, event): &(StreamId, EventId)| match self.events.is_recorded(event) {
+            true => reader == stream || progress.completed(event),
+            // Recorded now it would stand behind launches that have nothing to do with it; that is better only than having nothing ahead.
+            false => reader == stream && self.orders.is_empty_ahead(),
+        };
+        free && old.readers.iter().all(is_behind)
     }
 
     fn demand_may_take(&self, slot: usize, page: u32) -> bool {

@@ -199,6 +199,11 @@ impl Orders {
         (self.ahead < self.orders[place.order].uses.len()).then(|| self.at(place)).flatten()
     }
 
+    /// Whether prefetch has not got beyond the use that is expected.
+    pub(super) fn is_empty_ahead(&self) -> bool {
+        self.ahead == 0
+    }
+
     pub(super) fn advance_cursor(&mut self) {
         if let Some(place) = self.settle(self.cursor) {
             self.cursor = Place { index: place.index + 1, ..place };

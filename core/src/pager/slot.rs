@@ -1,6 +1,7 @@
 //! What is known of one streamed unit and of one ring page. Who may change what is decided in `load` and in the parent.
 
 use super::events::EventPool;
+use super::marks::Marks;
 use super::{Command, CopyStream, EventId, StreamId};
 use crate::units::UnitId;
 
@@ -43,8 +44,6 @@ pub(super) struct Slot {
     pub(super) shown_by: u64,
     /// Last copy in, on each copy stream, ever.
     pub(super) copies: [Option<EventId>; 2],
-    /// Streams that wait for those copies already.
-    pub(super) waited: Vec<StreamId>,
     pub(super) readers: Vec<(StreamId, EventId)>,
     /// Which copy stream is ordered behind all readers and the other stream's copies in and back.
     pub(super) guarded: [bool; 2],
@@ -74,7 +73,6 @@ impl Slot {
             dirty: false,
             shown_by: 0,
             copies: [None; 2],
-            waited: Vec::with_capacity(4),
             readers: Vec::with_capacity(4),
             guarded: [true; 2],
             write_backs: [None; 2],
@@ -92,10 +90,23 @@ impl Slot {
         self.pins == 0 && !self.held && !(self.dirty && self.redirects > 0)
     }
 
-    /// The event of this stream's last launch that showed the unit; made at its first.
-    pub(super) fn reader_event(&mut self, stream: StreamId, pool: &mut EventPool) -> EventId {
+    /// This stream's last launch showed the unit: the event that will be recorded behind it marks the stream as a reader.
+    pub(super) fn read_on(
+        &mut self,
+        stream: StreamId,
+        (marks, pool): (&mut Marks, &mut EventPool),
+        out: &mut Vec<Command>,
+    ) {
         self.guarded = [false; 2];
-        event_of(&mut self.readers, stream, pool)
+        let known = self.readers.iter().position(|(known, _)| *known == stream);
+        if known.is_some_and(|at| marks.is_open(self.readers[at].1)) {
+            return;
+        }
+        let event = marks.behind_launch(stream, self.pages, pool, out);
+        match known {
+            Some(at) => pool.give_back(std::mem::replace(&mut self.readers[at].1, event)),
+            None => self.readers.push((stream, event)),
+        }
     }
 
     /// The event of this stream's last launch that was pointed at the shadow.
@@ -104,11 +115,21 @@ impl Slot {
         event_of(&mut self.shadow_users, stream, pool)
     }
 
-    /// Launches behind these streams' readers may have read the unit unseen: the readers' events move behind them.
-    pub(super) fn move_readers(&mut self, which: impl Fn(StreamId) -> bool, out: &mut Vec<Command>) {
+    /// Launches behind these streams' readers may have read the unit unseen: events behind them take the readers' places.
+    pub(super) fn move_readers(
+        &mut self,
+        which: impl Fn(StreamId) -> bool,
+        (marks, pool): (&mut Marks, &mut EventPool),
+        out: &mut Vec<Command>,
+    ) {
         self.guarded = [false; 2];
-        let moved = self.readers.iter().filter(|&&(stream, _)| !stream.has_ended() && which(stream));
-        out.extend(moved.map(|&(stream, event)| Command::RecordReader { stream, event }));
+        for at in 0..self.readers.len() {
+            let stream = self.readers[at].0;
+            if !stream.has_ended() && which(stream) {
+                self.read_on(stream, (marks, pool), out);
+                marks.close(pool, out);
+            }
+        }
     }
 
     /// Nobody can meet the readers' events any more: the last page went, and whoever took it waits for them. The copies' events stay:
@@ -117,14 +138,12 @@ impl Slot {
         for (_, event) in self.readers.drain(..) {
             pool.give_back(event);
         }
-        self.waited.clear();
         self.guarded = [true; 2];
     }
 
     /// A new stream may get the same handle: it has waited for nothing, and its records must not replace the old one's.
     /// Where many streams end while the unit stays, both copy streams wait for the oldest at once, so that the lists stay short.
     pub(super) fn forget_stream(&mut self, stream: StreamId, pool: &mut EventPool, out: &mut Vec<Command>) {
-        self.waited.retain(|s| *s != stream);
         for list in [&mut self.readers, &mut self.shadow_users] {
             for entry in list.iter_mut().filter(|entry| entry.0 == stream) {
                 entry.0 = StreamId::ENDED;

@@ -10,7 +10,7 @@ use super::{MODEL, SAME, SHAPE, SPLIT, set_order};
 
 /// A world in which unit 0 was read on `S1` and unit 1 is next.
 fn next_is_unit_1() -> World {
-    let mut world = World::new(4, 2, SAME, 0);
+    let mut world = World::new(4, 2, SAME, 3);
     set_order(&mut world, &[0, 1]);
     world.launch(S1, &[reads(0)]);
     world.gpu.run_copies_only();

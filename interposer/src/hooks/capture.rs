@@ -9,6 +9,7 @@ use crate::runtime::{graphs, streaming};
 /// `begin` makes the stream capture. What it carries now is marked before: events that are recorded later would be the capture's.
 fn begun(stream: CUstream, begin: impl FnOnce() -> CUresult) -> Outcome {
     streaming::forget_stream(Stream::from(stream));
+    streaming::close_marks();
     Outcome::Done(graphs::begin_capture(begin))
 }
 

@@ -14,6 +14,7 @@ use super::arena::PAGE;
 #[cfg(feature = "seeded-faults")]
 use super::check::seeds::{self, Seed};
 use super::check::{self, By, RingCheck};
+use super::graphs;
 use super::shadow::Shadow;
 use super::verify::Ledger;
 use super::world::Unit;
@@ -23,7 +24,7 @@ use crate::ffi::stream::{self, Stream};
 use crate::ffi::types::CUresult;
 use crate::ffi::vmm::Handle;
 use perform::Gpu;
-use stream_names::stream_id;
+use stream_names::{is_of_a_thread, stream_id};
 
 pub(crate) use closing::{Counted, counted_by_gone_rings};
 pub(super) use stream_names::program_stream;
@@ -101,7 +102,7 @@ impl Streaming {
         Ok(Self {
             device,
             context,
-            pager: Pager::new(pages, chunk_pages),
+            pager: Pager::new(pages, chunk_pages).with_shared_events(shared_events(pages)),
             gpu: Gpu { copies, events: Vec::with_capacity(1024) },
             units: Vec::new(),
             ring: Vec::new(),
@@ -231,6 +232,10 @@ impl Streaming {
             return self.prefetch(stream);
         }
         self.pager.launched(stream_id(stream), hits, verdicts, &mut self.commands);
+        // Later another thread could not reach this one's own stream, and what a captured stream is told is the capture's.
+        if is_of_a_thread(stream) || graphs::any_capture() {
+            self.pager.close_marks(&mut self.commands);
+        }
         self.perform();
         self.prefetch(stream);
     }
@@ -338,6 +343,24 @@ impl Streaming {
     pub(crate) fn units_and_views(&self) -> (u64, u64) {
         let views = self.units.iter().flatten().filter(|unit| unit.shadow.view.is_some()).count();
         (self.units.iter().flatten().count() as u64, views as u64)
+    }
+}
+
+/// Pages of small units behind which an event stands: each costs four driver calls, of about a microsecond each. What is behind comes as much later as these take on the link,
+/// 0.15 ms; a short ring cannot spare as much.
+fn shared_events(ring_pages: u32) -> u32 {
+    const MOST: u32 = 4;
+    const PART_OF_RING: u32 = 4;
+    (ring_pages / PART_OF_RING).clamp(1, MOST)
+}
+
+/// A capture begins: streams may come to belong to it at any time.
+pub(crate) fn close_marks() {
+    for device in 0..MAX_DEVICES as i32 {
+        if let Some(ring) = ring_of(device).as_mut() {
+            ring.pager.close_marks(&mut ring.commands);
+            ring.perform();
+        }
     }
 }
 

@@ -20,6 +20,11 @@ pub(in super::super) fn stream_id(stream: Stream) -> StreamId {
 const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
+/// Whether it is a thread's own default stream.
+pub(super) fn is_of_a_thread(stream: Stream) -> bool {
+    stream.number() as u64 == PER_THREAD
+}
+
 /// The stream behind a name. None for another thread's own default stream: only that thread can reach it.
 pub(in super::super) fn program_stream(stream: StreamId) -> Option<Stream> {
     let handle = if stream.0 & u64::from(u32::MAX) == PER_THREAD {
