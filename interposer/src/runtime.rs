@@ -230,6 +230,8 @@ pub(crate) fn drop_model(id: ModelId) {
             );
         }
     }
+    // Frees of memory that is no weight any more find no plan.
+    replan::discard_stale(model.device);
     switch::retire_empty_ring(model.device);
 }
 

@@ -155,6 +155,16 @@ fn weights_that_the_program_chose_are_streamed_and_no_others() {
     }
 }
 
+/// Frees of its weights, which are none any more then, found no plan, and nothing else looked for one.
+#[test]
+fn a_plan_that_waits_for_a_forward_goes_with_its_model() {
+    let run = streamed("a choice whose model goes first").option("FT_MAX_GPU_MEM", FOR_CHOSEN.to_string());
+    let outcome = told_well(run);
+    assert_eq!(said(&outcome, "code"), 0, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "streams of the plan"), 2, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "streams left"), 0, "{}", outcome.describe());
+}
+
 #[test]
 fn a_choice_that_does_not_meet_the_budget_is_left_to_our_planner() {
     let outcome = told_well(streamed("too few weights that the program chose"));

@@ -35,6 +35,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "half of the weights from now on" => plans::half_of_the_weights_from_now_on(),
         "half of the weights, and nobody asks" => plans::half_of_the_weights(false),
         "half of the weights, and a plan that is asked for" => plans::half_of_the_weights(true),
+        "a choice whose model goes first" => chosen::a_choice_whose_model_goes_first(),
         "weights that the program chose" => chosen::weights_that_the_program_chose(),
         "a strategy that the program chose" => chosen::chosen_before_learning(
             "{\"name\": \"NthLayerStrategy\", \"parameters\": {\"nth_layer\": 2}}",

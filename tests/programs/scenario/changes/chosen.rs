@@ -1,5 +1,6 @@
 //! What the program chose to have streamed, by strategy or by name, before and after learning.
 
+use super::super::pages::device_bytes;
 use super::super::scene::{Done, MAY_STREAM, Scene};
 use super::super::{Told, say};
 use super::{COUNT, PAGES, UP, pass, watched};
@@ -49,6 +50,34 @@ pub(crate) fn weights_that_the_program_chose() -> Told {
     );
     watched(&scene, "later", || (0..6).try_for_each(|_| pass(&scene, 1, &UP)))?;
     scene.finish()
+}
+
+/// Waits for a minute at most until there are as many streams as that, or fewer, or more.
+fn wait_for_streams(wanted: impl Fn(u64) -> bool) -> u64 {
+    let begun = std::time::Instant::now();
+    while !wanted(device_bytes("streams")) && begun.elapsed() < std::time::Duration::from_secs(60) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    device_bytes("streams")
+}
+
+/// A forward has a plan made ready, with a ring of its own; no other forward ends that could put it in force, and the model goes.
+pub(crate) fn a_choice_whose_model_goes_first() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    scene.pass()?;
+    scene.synchronize()?;
+    let with_ring = device_bytes("streams");
+    let last =
+        "{\"name\": \"mine\", \"weights\": [\"layers.3.weight\", \"layers.4.weight\", \"layers.5.weight\"]}";
+    let code = scene.ft.as_ref().map_or(0, |ft| ft.model_strategy(scene.model, Some(last)));
+    say("code", code.unsigned_abs().into());
+    pass(&scene, 1, &UP)?;
+    say("streams of the plan", wait_for_streams(|streams| streams > with_ring + 1) - with_ring);
+    let wrong = scene.finish()?;
+    scene.drop_name();
+    let without_ring = with_ring - 2;
+    say("streams left", wait_for_streams(|streams| streams <= without_ring).saturating_sub(without_ring));
+    Ok(wrong)
 }
 
 /// The program has its say before anything is learnt.
