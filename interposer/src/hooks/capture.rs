@@ -4,7 +4,7 @@ use super::Call;
 use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
 use crate::outcome::Outcome;
-use crate::runtime::{graphs, streaming};
+use crate::runtime::{graphs, memory, streaming};
 
 /// `begin` makes the stream capture. What it carries now is marked before: events that are recorded later would be the capture's.
 fn begun(stream: CUstream, begin: impl FnOnce() -> CUresult) -> Outcome {
@@ -50,6 +50,7 @@ pub(super) fn end(
     // A refused end leaves the capture as it is, and one of a stream that captures nothing ends nobody's.
     if captured && !graphs::is_capturing(given) {
         graphs::capture_ended();
+        memory::free_what_was_put_off();
     }
     Outcome::Done(code)
 }

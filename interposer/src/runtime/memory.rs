@@ -6,8 +6,9 @@ use super::pressure::{self, Wish};
 use super::regions::Region;
 use super::streaming::{StreamedUnit, ring_of};
 use super::world::{UnitState, World, world};
-use super::{gate, learn, limit, open, overflow, peers, pools, replan, switch, verify};
+use super::{gate, graphs, learn, limit, open, overflow, peers, pools, replan, switch, verify};
 use flextensor_core::units::UnitId;
+use std::sync::{Mutex, MutexGuard};
 
 use crate::account::{self, blocks, handles};
 use crate::ffi::context;
@@ -94,12 +95,47 @@ pub(crate) fn told(free: u64, total: u64) -> (u64, u64) {
     }
 }
 
+/// Regions that were freed while a stream captured: they go when none does.
+static PUT_OFF: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+
+fn put_off() -> MutexGuard<'static, Vec<u64>> {
+    PUT_OFF.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn is_put_off(address: u64) -> bool {
+    put_off().contains(&address)
+}
+
+/// Frees what was to be freed while a stream captured, if none does any more. The calling thread holds no lock and is not inside the gate.
+pub(crate) fn free_what_was_put_off() {
+    if graphs::any_capture() {
+        return;
+    }
+    let freed = std::mem::take(&mut *put_off());
+    for address in freed {
+        if let Some(code) = free(address)
+            && !code.is_success()
+        {
+            log::warning!(
+                "memory at {address:#x} that was freed during a capture stays: {}",
+                CudaError(code)
+            );
+        }
+    }
+}
+
 /// Frees the region at `address`. None if the address is not in the arena at all.
 pub(crate) fn free(address: u64) -> Option<CUresult> {
     let arena = arena().filter(|arena| arena.contains(address))?;
     let closed = gate::close();
     let mut world = world();
-    let Some(region) = world.regions.get(&address) else {
+    let known = world.regions.contains_key(&address) && !is_put_off(address);
+    if known && graphs::any_capture() {
+        // The driver's own free ends no capture of another thread; waiting for the context would.
+        put_off().push(address);
+        return Some(CUresult::CUDA_SUCCESS);
+    }
+    let Some(region) = world.regions.get(&address).filter(|_| known) else {
         return Some(CUresult::CUDA_ERROR_INVALID_VALUE);
     };
     // The driver's own free waits for work that may use the memory; programs rely on it. What cannot be waited for stays mapped: in a capture, after a
