@@ -23,6 +23,17 @@ fn a_graph_that_is_captured_before_the_weights_are_named_reads_right_bytes() {
     told_well(streamed("a graph captured before naming"));
 }
 
+/// Waiting for the weight's users would end the capture.
+#[test]
+fn a_weight_that_is_freed_beside_a_capture_goes_when_it_has_ended() {
+    let outcome = told_well(streamed("a weight freed beside a capture"));
+    let codes = ["freed", "freed twice", "freed again"].map(|what| said(&outcome, what));
+    assert_eq!(codes, [0, 1, 1], "{}", outcome.describe());
+    // The other one that goes is the graph's.
+    let streamed = ["before", "in it", "after it"].map(|when| said(&outcome, &format!("streamed {when}")));
+    assert_eq!(streamed, [6, 5, 4], "{}", outcome.describe());
+}
+
 /// By every call that can bring the weight into a graph.
 fn nodes_by_hand(kind: &str) {
     let ways =

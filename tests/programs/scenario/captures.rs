@@ -1,7 +1,7 @@
 //! Stories of graphs: captured before, while and after weights are learnt, and while pointers are read.
 
-use super::Told;
 use super::scene::{INDIRECT, MAY_STREAM, Scene};
+use super::{Told, say};
 use harness::driver::check;
 
 const COUNT: u64 = 6;
@@ -13,6 +13,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a graph captured while learning" => a_graph(When::Named),
         "a graph captured before naming" => a_graph(When::Unnamed),
         "a graph captured while pointers are held" => a_graph_while_pointers_are_held(),
+        "a weight freed beside a capture" => a_free_beside_a_capture(),
         _ => return None,
     })
 }
@@ -49,6 +50,26 @@ fn a_graph_while_pointers_are_held() -> Told {
         check("cuGraphLaunch", scene.gpu.driver.graph_launch(executable, scene.main))?;
         scene.pass()?;
     }
+    scene.finish()
+}
+
+/// Capturing in relaxed mode the program may free; the weight goes when the capture has ended.
+fn a_free_beside_a_capture() -> Told {
+    let mut scene = Scene::learnt(COUNT, PAGES)?;
+    scene.pass()?;
+    scene.synchronize()?;
+    let freed = scene.weights.pop().map_or(0, |weight| weight.address);
+    let free = || u64::from(scene.gpu.driver.mem_free(freed));
+    say("streamed before", scene.counted("streamed_units"));
+    let mut graph = 0;
+    check("cuStreamBeginCapture", scene.gpu.driver.begin_capture(scene.other, 2))?;
+    say("freed", free());
+    say("freed twice", free());
+    scene.check(scene.other, 1)?;
+    say("streamed in it", scene.counted("streamed_units"));
+    check("cuStreamEndCapture", scene.gpu.driver.end_capture(scene.other, &mut graph))?;
+    say("freed again", free());
+    say("streamed after it", scene.counted("streamed_units"));
     scene.finish()
 }
 
