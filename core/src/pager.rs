@@ -239,7 +239,6 @@ impl Pager {
                 slot.dirty |= hit.access == Access::Write;
             } else {
                 let event = self.slots[index].shadow_event(stream, &mut self.events);
-                self.events.record(event);
                 out.push(Command::RecordReader { stream, event });
                 let slot = &mut self.slots[index];
                 slot.redirects = slot.redirects.saturating_sub(1);

@@ -1,5 +1,5 @@
-//! The pool of event numbers (rule 10), and what is known of each: who keeps it, whether it was recorded, and which of two on one stream is the later one.
-//! Who shares a number with whom is `marks`' matter.
+//! The pool of event numbers (rule 10), and what is known of each: how many keep it, and which of two on one stream is the later one.
+//! Who shares a number with whom, and whether it is recorded yet, is `marks`' matter.
 
 use super::EventId;
 
@@ -7,7 +7,6 @@ use super::EventId;
 struct State {
     /// Who keeps it.
     users: u32,
-    recorded: bool,
     /// Of two events that were taken for one stream, the later one has the higher number.
     number: u64,
 }
@@ -28,7 +27,7 @@ impl EventPool {
             EventId(self.states.len() as u32 - 1)
         });
         self.taken += 1;
-        self.states[event.0 as usize] = State { users: 1, recorded: false, number: self.taken };
+        self.states[event.0 as usize] = State { users: 1, number: self.taken };
         event
     }
 
@@ -46,16 +45,6 @@ impl EventPool {
         if state.users == 0 {
             self.free.push(event);
         }
-    }
-
-    /// It is being recorded.
-    pub(super) fn record(&mut self, event: EventId) {
-        self.states[event.0 as usize].recorded = true;
-    }
-
-    /// Whether it was recorded since it was taken: only then does what the driver says of it mean anything.
-    pub(super) fn is_recorded(&self, event: EventId) -> bool {
-        self.state(event).recorded
     }
 
     pub(super) fn number(&self, event: EventId) -> u64 {

@@ -223,7 +223,6 @@ impl Pager {
         self.counters.pages_back += u64::from(pages);
         let event = *state.write_backs[copy as usize].get_or_insert_with(|| self.events.take());
         state.shadow_guarded[copy.other() as usize] = false;
-        self.events.record(event);
         out.push(Command::RecordCopy { copy, event });
     }
 
@@ -252,10 +251,10 @@ impl Pager {
         let Some(old) = self.pages[self.ring_page(slot, page)].occupant else { return true };
         let old = &self.slots[old as usize];
         let free = old.may_leave() && !old.current && !old.awaiting;
-        let is_behind = |&(reader, event): &(StreamId, EventId)| match self.events.is_recorded(event) {
-            true => reader == stream || progress.completed(event),
+        let is_behind = |&(reader, event): &(StreamId, EventId)| match self.marks.is_open(event) {
             // Recorded now it would stand behind launches that have nothing to do with it; that is better only than having nothing ahead.
-            false => reader == stream && self.orders.is_empty_ahead(),
+            true => reader == stream && self.orders.is_empty_ahead(),
+            false => reader == stream || progress.completed(event),
         };
         free && old.readers.iter().all(is_behind)
     }

@@ -67,7 +67,7 @@ impl Marks {
         open.event
     }
 
-    /// Whether this event will be recorded behind the next launches too.
+    /// Whether this event is not recorded yet: it will be behind the next launches too, and what the driver says of it means nothing.
     pub(super) fn is_open(&self, event: EventId) -> bool {
         self.launches.is_some_and(|(_, open)| open.event == event)
     }
@@ -84,7 +84,6 @@ impl Marks {
         let Some((stream, Open { event, .. })) = self.launches.take() else { return };
         out.push(Command::RecordReader { stream, event });
         self.news = true;
-        events.record(event);
         events.give_back(event);
     }
 
@@ -132,7 +131,6 @@ impl Marks {
     pub(super) fn close_copies(&mut self, copy: CopyStream, events: &mut EventPool, out: &mut Vec<Command>) {
         let Some(Open { event, .. }) = self.copies[copy as usize].take() else { return };
         out.push(Command::RecordCopy { copy, event });
-        events.record(event);
         events.give_back(event);
     }
 

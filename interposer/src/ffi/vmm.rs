@@ -139,17 +139,19 @@ pub(crate) fn open(address: u64, bytes: usize, device: i32, writable: bool) -> C
         true => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         false => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ,
     };
-    let all: Vec<_> =
-        std::iter::once(device).chain(peer::devices(peer::reached_by(device))).map(location).collect();
-    allow_at(address, bytes, &all, flags)
+    allow_at(address, bytes, &with_peers(device), flags)
+}
+
+/// The device, and those that reach its memory.
+fn with_peers(device: i32) -> Vec<CUmemLocation> {
+    std::iter::once(device).chain(peer::devices(peer::reached_by(device))).map(location).collect()
 }
 
 /// Where others are refused, the device itself still gets what it needs: what they can do without is the program's matter.
 fn allow_on_devices(address: u64, bytes: usize, device: i32, flags: CUmemAccess_flags) -> CudaResult<()> {
-    let others = peer::reached_by(device);
-    let all: Vec<_> = std::iter::once(device).chain(peer::devices(others)).map(location).collect();
+    let all = with_peers(device);
     match allow_at(address, bytes, &all, flags) {
-        Err(error) if others != 0 => {
+        Err(error) if all.len() > 1 => {
             allow_at(address, bytes, &all[..1], flags)?;
             log::warning!(
                 "memory of GPU {device} at {address:#x} could not be opened to the GPUs that reach it ({error}): what they read there fails"

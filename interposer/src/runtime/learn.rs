@@ -365,14 +365,15 @@ impl Recorder {
             }
             Pass { whole: true, .. } => {}
             Pass { anew: true, .. } => {
+                let trace = pass.trace();
                 if !pass.traced {
-                    self.collector.replace(pass.record());
+                    self.collector.replace(pass.record(&trace));
                 }
                 if pass.timed {
-                    trace::keep(pass.model, pass.shape, pass.trace());
+                    trace::keep(pass.model, pass.shape, trace);
                 }
             }
-            _ => self.collector.add(pass.record()),
+            _ => self.collector.add(pass.record(&pass.trace())),
         }
         self.marks.give_back(pass.context, pass.take_marks());
     }

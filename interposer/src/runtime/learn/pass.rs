@@ -220,14 +220,13 @@ impl Pass {
         Trace { uses, tail_ms: between(last, self.end) }
     }
 
-    /// What a profile is made of. All waits have been read.
-    pub(super) fn record(&self) -> PassRecord {
+    /// What a profile is made of, from the pass's [`Pass::trace`].
+    pub(super) fn record(&self, trace: &Trace) -> PassRecord {
         let mut record = if self.timed && self.start.is_some() {
             PassRecord::timed(self.model, self.shape)
         } else {
             PassRecord::order_only(self.model, self.shape)
         };
-        let trace = self.trace();
         for (seen, used) in self.counted().zip(&trace.uses) {
             record.record(seen.unit, seen.owner, used.computed_ms);
             record.record_launches(seen.launches);
