@@ -29,6 +29,7 @@ mod grouping;
 mod home;
 mod host_memory;
 mod hosted;
+mod integrated;
 pub(crate) mod launch;
 pub(crate) mod layouts;
 mod learn;

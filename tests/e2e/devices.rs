@@ -72,3 +72,54 @@ fn copies_between_gpus_need_no_peers() {
     told_well(on_two("copies between GPUs"));
     told_well(on_two("copies between GPUs that reach each other"));
 }
+
+/// What is streamed would lie in the same memory twice: all allocations are the driver's, and one line says why the budget is not held.
+#[test]
+fn on_an_integrated_gpu_the_program_runs_as_without_us_and_one_line_says_so() {
+    let line = "GPU 0 is integrated and has no memory but the host's: nothing is streamed there";
+    let on_integrated = |key: &str, value: &str| {
+        let outcome = streamed("reads in order").sim("INTEGRATED", "0").option(key, value).start();
+        outcome.assert_success().assert_nothing_detected();
+        for what in ["mismatches", "pages_in"] {
+            assert_eq!(said(&outcome, what), 0, "{what}: {}", outcome.describe());
+        }
+        // The driver's own memory throughout: no page is made or mapped, and nothing stays pinned.
+        assert_eq!(said(&outcome, "pinned_bytes"), 0, "{}", outcome.describe());
+        for call in ["cuMemCreate", "cuMemMap"] {
+            assert_eq!(
+                outcome.journal_number(&format!("/calls/{call}")),
+                0,
+                "{call}: {}",
+                outcome.describe()
+            );
+        }
+        assert!(!outcome.stderr.contains("cannot be met"), "{}", outcome.describe());
+        outcome
+    };
+    let outcome = on_integrated("FT_PROFILING_ITERS", "1");
+    assert_eq!(outcome.stderr.matches(line).count(), 1, "{}", outcome.describe());
+    assert!(outcome.stderr.contains("so the budget of 6 MiB is not held"), "{}", outcome.describe());
+    // Who asked for nothing hears nothing of it.
+    assert!(!on_integrated("FT_MAX_GPU_MEM", "none").stderr.contains("integrated"));
+}
+
+#[test]
+fn beside_an_integrated_gpu_weights_of_another_one_are_streamed() {
+    let outcome = told_well(on_two("a model on each GPU").sim("INTEGRATED", "1"));
+    assert_eq!(outcome.stderr.matches("GPU 1 is integrated").count(), 1, "{}", outcome.describe());
+    assert!(!outcome.stderr.contains("GPU 0 is integrated"), "{}", outcome.describe());
+    let most = BUDGET + (1 << 30) / 64 + (64 << 10);
+    let held = said(&outcome, "held by GPU 0");
+    assert!(held <= most, "GPU 0 holds {held} of {most}: {}", outcome.describe());
+}
+
+/// The limit of the process is no matter of streaming.
+#[test]
+fn an_integrated_gpu_keeps_the_limit_of_the_process() {
+    let run = || streamed("reads in order").sim("INTEGRATED", "0").option("FT_MAX_GPU_MEM", "none");
+    // A context counts as a sixty-fourth part of 256 MiB; six weights are 24 MiB.
+    let outcome = run().sim("MEM", "256MiB").option("FT_GPU_LIMIT", "16MiB").start();
+    assert_eq!(outcome.status.code(), Some(2), "{}", outcome.describe());
+    assert!(outcome.stderr.contains("cuMemAlloc returned 2"), "{}", outcome.describe());
+    run().sim("MEM", "256MiB").option("FT_GPU_LIMIT", "32MiB").start().assert_success();
+}

@@ -231,6 +231,35 @@ def test_doctor_without_a_gpu_says_so_and_fails(package):
     )
 
 
+def test_doctor_says_of_an_integrated_gpu_that_programs_run_there_as_without_us(capsys):
+    """FastVideo PR 1715: offloading where GPU and host share one memory only takes more of it."""
+    from flextensor import doctor
+
+    class Driver:
+        """Answers as a driver with one integrated GPU."""
+
+        def cuDeviceGetName(self, name, capacity, device):
+            name.value = b"integrated"
+            return 0
+
+        def cuDeviceTotalMem_v2(self, total, device):
+            total._obj.value = 8 << 30
+            return 0
+
+        def cuDeviceGetPCIBusId(self, *_):
+            return 1
+
+        def cuDeviceGetAttribute(self, value, attribute, device):
+            value._obj.value = 1
+            return 0
+
+    found = doctor.Findings()
+    doctor._device(found, Driver(), 0)
+    said = capsys.readouterr().out
+    assert "note     GPU 0 is integrated" in said and "as without flextensor" in said
+    assert "GB/s" not in said and not found.missing
+
+
 def test_doctor_names_a_wrong_configuration(package):
     result = flextensor(package, "doctor", FT_MAX_GPU_MEM="lots")
     assert "missing  configuration" in result.stdout and "lots" in result.stdout

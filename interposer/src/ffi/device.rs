@@ -4,7 +4,7 @@
 
 use super::real::driver;
 use super::result::CudaResult;
-use super::types::{CUresult, c_char};
+use super::types::{CUresult, c_char, c_uint};
 
 /// Bytes of memory that the device has.
 pub(crate) fn total_memory(device: i32) -> CudaResult<usize> {
@@ -25,6 +25,17 @@ pub(crate) fn free_and_total_memory() -> CudaResult<(usize, usize)> {
     // SAFETY: both pointers are to locals that live through the call.
     unsafe { driver().cuMemGetInfo_v2(&mut free, &mut total) }.ok()?;
     Ok((free, total))
+}
+
+/// `CU_DEVICE_ATTRIBUTE_INTEGRATED`.
+const INTEGRATED: c_uint = 18;
+
+/// Whether the device has no memory of its own: it works in the host's.
+pub(crate) fn is_integrated(device: i32) -> CudaResult<bool> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a local that lives through the call.
+    unsafe { driver().cuDeviceGetAttribute(&mut value, INTEGRATED, device) }.ok()?;
+    Ok(value != 0)
 }
 
 /// The device's UUID as tools print it, `GPU-` and five groups of hexadecimal digits; of a part of a GPU (MIG) its own.

@@ -96,6 +96,7 @@ real! {
     fn cuDevicePrimaryCtxRetain(ctx: *mut CUcontext, device: CUdevice);
     fn cuDevicePrimaryCtxRelease_v2(device: CUdevice);
     fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: CUdevice);
     fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: CUdevice);
     fn cuDeviceGetUuid(uuid: *mut [u8; 16], device: CUdevice);
     fn cuDeviceGetPCIBusId(text: *mut c_char, capacity: c_int, device: CUdevice);

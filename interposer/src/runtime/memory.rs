@@ -6,7 +6,7 @@ use super::pressure::{self, Wish};
 use super::regions::Region;
 use super::streaming::{StreamedUnit, ring_of};
 use super::world::{UnitState, World, world};
-use super::{gate, graphs, learn, limit, open, overflow, peers, pools, replan, switch, verify};
+use super::{gate, graphs, integrated, learn, limit, open, overflow, peers, pools, replan, switch, verify};
 use flextensor_core::units::UnitId;
 use std::sync::{Mutex, MutexGuard};
 
@@ -16,10 +16,14 @@ use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::types::CUresult;
 use crate::log;
 
-/// Makes a region of `bytes` on the current device and returns its first address.
+/// Makes a region of `bytes` on the current device and returns its first address. Not supported where the driver has no regions, or nothing would come of them.
 pub(crate) fn alloc(bytes: u64) -> CudaResult<u64> {
-    let arena = arena_or_reserve()?;
     let (device, context) = (context::device()?, context::current()?);
+    if integrated::is(device) {
+        integrated::say(device);
+        return Err(CudaError(CUresult::CUDA_ERROR_NOT_SUPPORTED));
+    }
+    let arena = arena_or_reserve()?;
     limit::look(device, context);
     let base = pressure::satisfy(
         Wish::of_allocator(device, bytes),

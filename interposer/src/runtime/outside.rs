@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use flextensor_core::units::Bytes;
 
 use super::arena::arena;
-use super::config;
 use super::models::Named;
+use super::{config, integrated};
 use crate::account::{blocks, handles};
 use crate::ffi::pointer;
 use crate::log;
@@ -43,8 +43,11 @@ impl Origin {
     }
 }
 
-/// A model was named, with these weights: says once for each origin how much of it cannot be streamed.
+/// A model was named, with these weights: says once for each origin how much of it cannot be streamed. Of an integrated GPU all is said.
 pub(super) fn say(device: i32, total_memory: u64, named: &[Named]) {
+    if integrated::is(device) {
+        return;
+    }
     let mut bytes: BTreeMap<Origin, BTreeMap<u64, u64>> = BTreeMap::new();
     for weight in named {
         if let Some(origin) = Origin::of(weight.address) {

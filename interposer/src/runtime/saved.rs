@@ -18,7 +18,7 @@ use super::arena::PAGE;
 use super::models::ProfileSource;
 use super::streaming::ring_of;
 use super::world::world;
-use super::{chosen, learn, link};
+use super::{chosen, integrated, learn, link};
 use crate::ffi::device;
 use crate::log;
 
@@ -266,8 +266,11 @@ fn record(id: ModelId, pass: &SavedPass, number: impl Fn(u32) -> Option<UnitId>)
     record.finish(profile.tail_ms)
 }
 
-/// The link's curve: the profile's where GPU and link are the same, or measured now. The model's context is current.
+/// The link's curve: the profile's where GPU and link are the same, or measured now; assumed for a GPU that nothing is copied to. The model's context is current.
 pub(super) fn link_curve(id: ModelId) -> LinkCurve {
+    if world().models.get(&id).is_some_and(|model| integrated::is(model.device)) {
+        return LinkCurve::default();
+    }
     let kept = state(|state| state.models.get(&id).and_then(|known| known.link.clone()));
     let (curve, busy) = match kept {
         Some(kept) => kept,

@@ -25,6 +25,7 @@ _PROBE_SECONDS = 120
 _ENOUGH_MEMLOCK = 64 * _MIB
 
 # cuDeviceGetAttribute
+_INTEGRATED = 18
 _CAN_USE_HOST_REGISTER = 99
 _VMM_SUPPORTED = 102
 _HOST_NUMA_VMM = 141
@@ -174,6 +175,11 @@ def _device(found: Findings, driver: ctypes.CDLL, device: int) -> None:
         )
     if re.search(r"GRID|-\d+[ABCQ]$", title):
         found.note(f"GPU {device} looks like a vGPU: page mapping may be switched off there")
+    if _attribute(driver, device, _INTEGRATED):
+        found.note(
+            f"GPU {device} is integrated and has no memory but the host's: programs run there as without flextensor"
+        )
+        return
     if _attribute(driver, device, _VMM_SUPPORTED):
         found.good(f"GPU {device}: virtual memory management")
     else:

@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     pub(crate) report: bool,
     /// Whether HOST and HOST_NUMA locations are refused (`SIMCUDA_NO_HOST_LOCATION`).
     pub(crate) no_host_location: bool,
+    /// Numbers of the devices that have no memory of their own (`SIMCUDA_INTEGRATED`).
+    pub(crate) integrated: Vec<usize>,
     /// Where the journal goes at exit (`SIMCUDA_JOURNAL`).
     pub(crate) journal: Option<PathBuf>,
     /// Names of threads whose copies out of device memory may be torn (`SIMCUDA_TORN_READERS`).
@@ -79,6 +81,13 @@ fn flag(name: &str) -> bool {
     }
 }
 
+/// Device numbers with commas between.
+fn numbers(name: &str) -> Vec<usize> {
+    let Some(text) = variable(name) else { return Vec::new() };
+    let read: Result<_, _> = text.split(',').map(|number| number.trim().parse()).collect();
+    read.unwrap_or_else(|_| refuse(name, &text, "numbers of devices, with commas between"))
+}
+
 /// Bytes from a number with an optional unit: `1073741824`, `512KiB`, `64MiB`, `1GiB`.
 pub(crate) fn bytes(text: &str) -> Option<u64> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -120,6 +129,7 @@ fn read() -> Settings {
         strict: flag("SIMCUDA_STRICT"),
         report: flag("SIMCUDA_REPORT"),
         no_host_location: flag("SIMCUDA_NO_HOST_LOCATION"),
+        integrated: numbers("SIMCUDA_INTEGRATED"),
         journal: variable("SIMCUDA_JOURNAL").map(PathBuf::from),
         torn_readers: variable("SIMCUDA_TORN_READERS")
             .map(|names| names.split(',').map(str::to_owned).collect())

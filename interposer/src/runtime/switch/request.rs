@@ -9,7 +9,7 @@ use super::super::arena::PAGE;
 use super::super::planned::{self, planned};
 use super::super::streaming::ring_of;
 use super::super::world::{Unit, UnitState, world};
-use super::super::{config, learn, overflow, saved, views};
+use super::super::{config, integrated, learn, overflow, saved, views};
 use crate::ffi::device;
 
 /// What a plan is asked for, and for whom.
@@ -59,7 +59,9 @@ pub(super) fn request_for(id: ModelId, link: LinkCurve, early: bool) -> Option<R
     let resident_ms = profile.as_ref().map_or(0.0, |profile| profile.resident_ms);
     let passes = passes_of(id, profile, &ids);
     let ring_before = ring_of(device).as_ref().map_or(0, |ring| ring.ring.len() as u64);
-    let budget = config.max_gpu_mem_for(device.unsigned_abs(), total);
+    // Of an integrated GPU it was said that the budget is not held.
+    let held = !integrated::is(device);
+    let budget = config.max_gpu_mem_for(device.unsigned_abs(), total).filter(|_| held);
     Some(Request {
         id,
         ring_before,

@@ -114,6 +114,7 @@ fn attribute(value: Out<i32>, attribute: u32, number: i32) -> Done {
         91 | 95 | 96 | 98 | 99 | 102 => 1,
         33 => 0x10 + index,
         34 | 50 => 0,
+        18 => i32::from(settings().integrated.contains(&(index as usize))),
         36 => 3_201_000,
         37 => 6144,
         38 => 50 << 20,
