@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A library of `programs/loader`, compiled into the folder.
-fn compiled(folder: &Path, name: &str, with: &[&str]) -> PathBuf {
+pub(crate) fn compiled(folder: &Path, name: &str, with: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("programs/loader/{name}.c"));
     let library = folder.join(format!("lib{name}.so"));
     let mut cc = Command::new("cc");

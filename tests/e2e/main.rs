@@ -13,6 +13,7 @@ mod endless;
 mod failure;
 mod fork;
 mod graphs;
+mod groups;
 mod invariants;
 mod late;
 mod launch_cost;
