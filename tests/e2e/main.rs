@@ -19,6 +19,7 @@ mod late;
 mod launch_cost;
 mod loading;
 mod options;
+mod others;
 mod paging;
 mod pressure;
 mod profile_file;

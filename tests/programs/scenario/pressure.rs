@@ -4,6 +4,8 @@
 mod cache;
 #[path = "pressure/kinds.rs"]
 mod kinds;
+#[path = "pressure/others.rs"]
+mod others;
 #[path = "pressure/threads.rs"]
 mod threads;
 
@@ -27,6 +29,7 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a cache that grows once" => grows_once(),
         "a cache that comes and goes" => comes_and_goes(),
         "memory of every kind" => kinds::memory_of_every_kind(),
+        "others take memory and give it back" => others::take_and_give_back(),
         "random growth" => threads::random_growth(),
         _ => return None,
     })

@@ -2,11 +2,13 @@
 //!
 //! A rule names an export, the call it hits (counted from 1; `N+` from the Nth on; `*` each) and the code returned
 //! instead of doing the work. `FUNCTION@MARK.N=CODE` counts from the moment at which the program set the mark (`simcuda_set`), so that a call is hit whatever came
-//! before; until then the rule hits nothing. A program may also arm a fault while it runs (`simcuda_set`): the next call of an export, by
+//! before; until then the rule hits nothing. With `others:BYTES` for the code the call does its work, and from then on other processes hold so much of each device. A program may also arm a fault while it runs (`simcuda_set`): the next call of an export, by
 //! any thread or by the thread that armed it, is refused once.
 
+use crate::journal::journal;
 use crate::locks::lock;
-use crate::settings::{refuse, settings};
+use crate::memory::physical;
+use crate::settings::{bytes, refuse, settings};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread::ThreadId;
@@ -24,7 +26,23 @@ struct Rule {
     /// Calls count from here; none = from the first one.
     mark: Option<String>,
     when: When,
-    code: u32,
+    effect: Effect,
+}
+
+/// What comes of a call that a rule hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    /// It returns this code.
+    Code(u32),
+    /// It does its work; before, other processes take so many bytes of each device, or leave no more.
+    Others(u64),
+}
+
+fn parse_effect(text: &str) -> Option<Effect> {
+    match text.strip_prefix("others:") {
+        Some(size) => bytes(size).map(Effect::Others),
+        None => text.parse().ok().map(Effect::Code),
+    }
 }
 
 fn parse_rule(text: &str) -> Option<Rule> {
@@ -39,7 +57,7 @@ fn parse_rule(text: &str) -> Option<Rule> {
         None if call == "*" => When::Each,
         None => When::Nth(call.parse().ok()?),
     };
-    Some(Rule { function: function.to_owned(), mark, when, code: code.parse().ok()? })
+    Some(Rule { function: function.to_owned(), mark, when, effect: parse_effect(code)? })
 }
 
 fn rules() -> &'static [Rule] {
@@ -53,7 +71,7 @@ fn rules() -> &'static [Rule] {
                     refuse(
                         "SIMCUDA_FAULTS",
                         text,
-                        "FUNCTION@N=CODE, FUNCTION@N+=CODE, FUNCTION@*=CODE, each N also as MARK.N, with commas",
+                        "FUNCTION@N=CODE, FUNCTION@N+=CODE, FUNCTION@*=CODE, each N also as MARK.N, each CODE also as others:BYTES, with commas",
                     )
                 })
             })
@@ -141,12 +159,19 @@ pub(crate) fn fault(function: &str, nth: u64) -> Option<u32> {
     if let Some(code) = take_armed(function) {
         return Some(code);
     }
-    rules().iter().find(|rule| rule.hits(function, nth)).map(|rule| rule.code)
+    rules().iter().filter(|rule| rule.hits(function, nth)).find_map(|rule| match rule.effect {
+        Effect::Code(code) => Some(code),
+        Effect::Others(bytes) => {
+            journal().faults_delivered.fetch_add(1, Ordering::Relaxed);
+            physical::others_hold(bytes);
+            None
+        }
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{MARKS, When, arm, fault, names, parse_rule};
+    use super::{Effect, MARKS, When, arm, fault, names, parse_rule};
 
     #[test]
     fn an_armed_fault_is_met_once_and_only_by_those_who_are_meant() {
@@ -179,7 +204,10 @@ mod tests {
     #[test]
     fn rules_name_a_function_a_call_and_a_code() {
         let rule = parse_rule("cuMemCreate@37=2").unwrap();
-        assert_eq!((rule.function.as_str(), rule.when, rule.code), ("cuMemCreate", When::Nth(37), 2));
+        assert_eq!((rule.function.as_str(), rule.when), ("cuMemCreate", When::Nth(37)));
+        assert_eq!(rule.effect, Effect::Code(2));
+        assert_eq!(parse_rule("cuMemMap@x.2=others:6MiB").unwrap().effect, Effect::Others(6 << 20));
+        assert!(parse_rule("cuMemMap@2=others:six").is_none());
         assert_eq!(parse_rule("cuMemHostRegister_v2@*=304").unwrap().when, When::Each);
         assert_eq!(parse_rule("cuMemCreate@4+=2").unwrap().when, When::From(4));
         assert!(

@@ -54,9 +54,8 @@ fn free(address: u64) -> Done {
 
 fn info(free: Out<usize>, total: Out<usize>) -> Done {
     let context = context::current()?;
-    let all = settings().memory;
-    free.set_if_wanted((all - physical::used(context.device).min(all)) as usize);
-    total.set_if_wanted(all as usize);
+    free.set_if_wanted(physical::free(context.device) as usize);
+    total.set_if_wanted(settings().memory as usize);
     Ok(())
 }
 

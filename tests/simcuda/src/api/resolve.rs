@@ -7,6 +7,7 @@ use crate::call::exports;
 use crate::exported_names::{export_name, first_version, per_thread_name};
 use crate::faults;
 use crate::journal::journal;
+use crate::memory::physical;
 use crate::pointer::{Out, Text};
 use crate::report;
 use crate::settings::settings;
@@ -97,6 +98,7 @@ pub(crate) extern "C" fn simcuda_set(name: Text, value: u64) -> u32 {
         Ok("kernel_us") => pace.kernel.store(value, Relaxed),
         Ok("h2d_bytes_per_s") => pace.h2d.store(value, Relaxed),
         Ok("d2h_bytes_per_s") => pace.d2h.store(value, Relaxed),
+        Ok("others_bytes") => physical::others_hold(value),
         Ok("device_bytes_peak") => journal().device_bytes_peak.store(value, Relaxed),
         _ => return 1,
     }

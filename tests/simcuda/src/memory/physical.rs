@@ -36,6 +36,19 @@ pub(crate) struct Physical {
 
 static USED: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
 
+/// Bytes of each device that other processes hold.
+static OTHERS: AtomicU64 = AtomicU64::new(0);
+
+/// Other processes hold so many bytes of each device from now on, or all that is free.
+pub(crate) fn others_hold(bytes: u64) {
+    OTHERS.store(bytes, Relaxed);
+}
+
+/// Bytes that are free on a device.
+pub(crate) fn free(device: usize) -> u64 {
+    settings().memory.saturating_sub(used(device).saturating_add(OTHERS.load(Relaxed)))
+}
+
 /// The file that holds all physical memory.
 pub(crate) fn file() -> Result<&'static OwnedFd, Status> {
     static FILE: OnceLock<Option<OwnedFd>> = OnceLock::new();
@@ -43,7 +56,7 @@ pub(crate) fn file() -> Result<&'static OwnedFd, Status> {
 }
 
 /// Bytes in use on a device.
-pub(crate) fn used(device: usize) -> u64 {
+fn used(device: usize) -> u64 {
     USED[device].load(Relaxed)
 }
 
@@ -58,7 +71,7 @@ impl Physical {
         file()?;
         match place {
             Place::Device(device) => {
-                let limit = settings().memory;
+                let limit = settings().memory.saturating_sub(OTHERS.load(Relaxed));
                 let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
                 USED[device].fetch_update(Relaxed, Relaxed, fits).map_err(|_| Status::OUT_OF_MEMORY)?;
                 journal().device_grew(bytes);
