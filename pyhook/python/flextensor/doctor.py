@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flextensor import __version__, launch
+from flextensor import __version__, launch, left_out
 
 _MIB = 1 << 20
 _COPY_BYTES = 256 * _MIB
@@ -88,6 +88,7 @@ def main() -> int:
     if driver is not None and preloadable and not found.disabled:
         print("hook routes")
         _routes(found)
+    _programs(found)
     if found.missing:
         print("something is missing, see above")
     else:
@@ -272,6 +273,24 @@ def _routes(found: Findings) -> None:
             found.note(f"{route} was not tested")
         else:
             found.bad(f"{route}: driver calls by this way pass us by")
+
+
+def _programs(found: Findings) -> None:
+    """Names running programs that use the GPU driver past us although they were started under us."""
+    try:
+        from flextensor import _native
+    except ImportError:
+        return
+    options = frozenset(name for _, name, *_ in _native.option_table())
+    without = [each for each in left_out.processes(options) if each.process != os.getpid()]
+    if without:
+        print("running programs")
+    for each in without:
+        preload = f"LD_PRELOAD={each.preload}" if each.preload else "no LD_PRELOAD"
+        found.note(
+            f"process {each.process} ({each.name}) uses the GPU driver without flextensor, although it was started under it: "
+            f"it was given {preload}; set LD_PRELOAD={launch.library()} where it is started"
+        )
 
 
 def _stage(status: Any) -> Iterator[str]:
