@@ -17,6 +17,8 @@ pub const TIMES: usize = 8;
 pub const SLOWER: f64 = 1.10;
 /// A plan that changed nothing is asked for again when times have changed by this factor.
 const CHANGED: f64 = 1.10;
+/// So many times its patience without a plan for it, and a shape's patience is forgotten.
+const CALM: u32 = 16;
 /// Passes after which a new plan must have repaid what it cost to put in force.
 pub const REPAID_WITHIN: u32 = 20;
 /// A new plan that gains less than this is not worth the disturbance, however cheap.
@@ -89,6 +91,9 @@ struct Timing {
     times: Vec<f64>,
     /// The median when a plan was last made or thought of.
     settled_ms: Option<f64>,
+    /// Passes since a plan was last thought of for it, and how many must go by before one is again.
+    since: u32,
+    patience: u32,
 }
 
 impl Timing {
@@ -100,6 +105,19 @@ impl Timing {
             self.times.remove(0);
         }
         self.times.push(ms);
+        self.since = self.since.saturating_add(1);
+        if self.since > self.patience.saturating_mul(CALM) {
+            self.patience = 0;
+        }
+    }
+
+    /// A plan has been thought of. Where that did not help for long, the next one waits twice as long: times that come and go would have weights move each time.
+    fn settled(&mut self) {
+        if self.drifted().is_some() {
+            self.since = 0;
+            self.patience = (self.patience * 2).clamp(2 * TIMES as u32, MOST_PATIENCE);
+        }
+        self.settled_ms = self.median().or(self.settled_ms);
     }
 
     fn median(&self) -> Option<f64> {
@@ -113,7 +131,7 @@ impl Timing {
 
     /// The median, if a new plan might improve on it.
     fn drifted(&self) -> Option<f64> {
-        let now = self.median()?;
+        let now = self.median().filter(|_| self.since >= self.patience)?;
         let Expected { pass_ms, bound_ms } = self.expected;
         // Far below what was expected, the plan stands on times that are not the program's. Where models take turns nothing is expected of single passes.
         let off = now > pass_ms.max(bound_ms) * SLOWER || (pass_ms.is_finite() && now * SLOWER < pass_ms);
@@ -253,7 +271,7 @@ impl Watch {
     /// A plan has been thought of, with whatever result: nothing is wanted until times change.
     pub fn settled(&mut self) {
         for seen in &mut self.shapes {
-            seen.timing.settled_ms = seen.timing.median().or(seen.timing.settled_ms);
+            seen.timing.settled();
         }
     }
 

@@ -156,6 +156,43 @@ fn a_plan_that_was_thought_of_is_not_asked_for_again_until_times_change() {
 }
 
 /// Also one that does as usual: what is asked for are its times.
+/// How many plans a program is worth whose passes become slower and faster by half every 40 passes, each plan being made for what it does at that moment.
+fn plans_of_a_program_that_comes_and_goes(passes: usize) -> Vec<usize> {
+    let mut watch = learnt();
+    let mut planned = Vec::new();
+    let mut expected = 100.0;
+    watch.expect(SHAPE, Expected { pass_ms: expected, bound_ms: 50.0 });
+    for pass in 0..passes {
+        let ms = if pass / 40 % 2 == 0 { 150.0 } else { 100.0 };
+        if timed(&mut watch, ms, 1) {
+            watch.settled();
+            expected = ms;
+            watch.expect(SHAPE, Expected { pass_ms: expected, bound_ms: 50.0 });
+            planned.push(pass);
+        }
+    }
+    planned
+}
+
+#[test]
+fn a_shape_whose_times_come_and_go_is_planned_for_less_and_less() {
+    let planned = plans_of_a_program_that_comes_and_goes(2000);
+    assert!(planned.first() < Some(&10), "the first plan comes at once: {planned:?}");
+    assert!((2..=8).contains(&planned.len()), "{planned:?}");
+}
+
+#[test]
+fn a_shape_that_was_calm_for_long_is_planned_for_at_once() {
+    let mut watch = learnt();
+    watch.expect(SHAPE, Expected { pass_ms: 100.0, bound_ms: 50.0 });
+    assert!(timed(&mut watch, 150.0, 8));
+    watch.settled();
+    watch.expect(SHAPE, Expected { pass_ms: 150.0, bound_ms: 50.0 });
+    assert!(!timed(&mut watch, 100.0, 12), "planned for again within its patience");
+    assert!(!timed(&mut watch, 150.0, 300));
+    assert!(timed(&mut watch, 100.0, 8), "calm for long, and still patient");
+}
+
 #[test]
 fn a_shape_is_looked_at_for_its_times_once() {
     let mut watch = learnt();
