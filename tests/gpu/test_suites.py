@@ -8,6 +8,7 @@ from stand_ins import ROOT, library_in, load, program_writer
 
 suite = load("gpu_run", ROOT / "tests" / "gpu" / "run.py")
 strangers = load("strangers_run", ROOT / "tests" / "gpu" / "strangers" / "run.py")
+limits = load("gpu_limits", ROOT / "tests" / "gpu" / "limits.py")
 
 
 @pytest.fixture
@@ -211,3 +212,53 @@ def test_a_stranger_that_is_not_installed_fails_only_where_it_was_asked_for(run_
     assert run_strangers(generate="absent", pipeline="absent", serve_vllm="absent")[0] == 1
     with pytest.raises(SystemExit):
         run_strangers("--only", "tokens")
+
+
+# --- the verdicts on a limit -------------------------------------------------
+
+
+def stages(name, **changes):
+    """What a part says of its stages where all is well, with some of it changed: STAGE_KEY=value."""
+    after = {"larger_than_the_limit": ("twenty", "fifty")}.get(
+        name, ("without", "grown", "gone", "fifty_later")
+    )
+    kept = {"twenty", "fifty", "grown"}
+    found = {
+        stage: dict(
+            streamed=int(stage in kept) << 30, host=1 << 30, told_free=1 << 30, told_total=limits.LIMIT
+        )
+        for stage in after
+    }
+    for key, value in changes.items():
+        stage, _, field = key.partition("__")
+        if value is None:
+            del found[stage]
+        else:
+            found[stage][field] = value
+    return found
+
+
+@pytest.mark.parametrize("name", ["larger_than_the_limit", "a_cache_that_grows_and_goes"])
+def test_a_limit_that_was_held_is_found_right(name):
+    assert limits.judge_stages(name, stages(name)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("larger_than_the_limit", {"twenty__streamed": 0}, "nothing was streamed"),
+        ("larger_than_the_limit", {"fifty__host": 2 << 30}, "host memory grew by 1024 MiB"),
+        ("larger_than_the_limit", {"fifty__told_free": 0}, "GPU memory grew by 1024 MiB"),
+        ("larger_than_the_limit", {"fifty__told_total": 8 << 30}, "was told of 8192 MiB"),
+        ("larger_than_the_limit", {"fifty": None}, "not all stages"),
+        (
+            "a_cache_that_grows_and_goes",
+            {"without__streamed": 5},
+            "5 bytes were streamed while everything fitted",
+        ),
+        ("a_cache_that_grows_and_goes", {"grown__streamed": 0}, "nothing gave way"),
+        ("a_cache_that_grows_and_goes", {"fifty_later__streamed": 7}, "7 bytes are still streamed"),
+    ],
+)
+def test_a_limit_that_was_not_held_is_said(name, change, said):
+    assert any(said in wrong for wrong in limits.judge_stages(name, stages(name, **change)))
