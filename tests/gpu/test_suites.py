@@ -9,6 +9,7 @@ from stand_ins import ROOT, library_in, load, program_writer
 suite = load("gpu_run", ROOT / "tests" / "gpu" / "run.py")
 strangers = load("strangers_run", ROOT / "tests" / "gpu" / "strangers" / "run.py")
 limits = load("gpu_limits", ROOT / "tests" / "gpu" / "limits.py")
+examples = load("gpu_examples", ROOT / "tests" / "gpu" / "examples.py")
 
 
 @pytest.fixture
@@ -262,3 +263,28 @@ def test_a_limit_that_was_held_is_found_right(name):
 )
 def test_a_limit_that_was_not_held_is_said(name, change, said):
     assert any(said in wrong for wrong in limits.judge_stages(name, stages(name, **change)))
+
+
+# --- what examples promise ---------------------------------------------------
+
+
+def test_every_example_promises_something_on_a_gpu():
+    for path in (ROOT / "examples").glob("*.py"):
+        if path.name not in examples.ELSEWHERE:
+            assert examples.promised(path.read_text()) or path.name in examples.PATTERNS, path.name
+
+
+def test_an_example_that_promises_two_runs_has_two():
+    first, second = examples.promised((ROOT / "examples" / "profile_reuse.py").read_text())
+    assert first[-1] == "saved" and second[-1] == "the same answer: True"
+
+
+def test_the_offloading_example_is_held_to_its_pattern():
+    head = ["24 units, 4 forwards to learn", *["phase PROFILING"] * 3, "phase INFERENCE"]
+    tail = ["released: NOT_INITIALIZED, weights on cpu"]
+    good = [*head, "ring 128 MiB, residents 800 MiB", "bytes   to the GPU", "1 MiB   0.02 ms", *tail]
+    assert examples.is_as_promised("offload.py", good, [])
+    assert not examples.is_as_promised(
+        "offload.py", [*head, "ring 0 MiB, residents 0 MiB", "no times", *tail], []
+    )
+    assert not examples.is_as_promised("offload.py", good[:-1], [])
