@@ -9,7 +9,16 @@ fn on_two(name: &str) -> Run {
 
 #[test]
 fn a_model_on_each_gpu_is_streamed_there_within_that_gpu_s_budget() {
-    let outcome = told_well(on_two("a model on each GPU"));
+    within_each_budget("a model on each GPU");
+}
+
+#[test]
+fn threads_that_change_gpus_between_forwards_read_right_bytes_on_each() {
+    within_each_budget("a model on each GPU, by threads that change GPUs");
+}
+
+fn within_each_budget(name: &str) {
+    let outcome = told_well(on_two(name));
     assert_eq!(said(&outcome, "plans"), 2, "{}", outcome.describe());
     // A context counts as a sixty-fourth part; counters, arrays and pieces of the driver's are small.
     let most = BUDGET + (1 << 30) / 64 + (64 << 10);

@@ -28,6 +28,77 @@ fn a_legacy_handle_of_managed_memory_is_refused_with_one_line_and_the_program_go
     assert_eq!(lines, 1, "{}", outcome.describe());
 }
 
+/// HAMi-core#169: the number of a NUMA node was taken for a GPU's.
+#[test]
+fn host_memory_that_the_program_makes_itself_counts_for_no_gpu() {
+    // Six weights of 4 MiB, what a context counts as, and a little.
+    let limit = (24 + 4 + 2) << 20;
+    let run = streamed("host memory of the program's own").sim("MEM", "256MiB");
+    let outcome = told_well(run.option("FT_GPU_LIMIT", limit.to_string()));
+    assert_eq!(said(&outcome, "taken of the GPU"), 0, "{}", outcome.describe());
+}
+
+/// vLLM#16993 and others: destructors met a driver that had shut down.
+#[test]
+fn memory_that_is_freed_when_the_driver_has_gone_is_an_error_and_no_crash() {
+    // All that our own waiting, unmapping and giving back is made of.
+    let calls = [
+        "cuCtxGetCurrent",
+        "cuCtxGetDevice",
+        "cuCtxPushCurrent",
+        "cuCtxPopCurrent",
+        "cuCtxSynchronize",
+        "cuEventDestroy",
+        "cuEventQuery",
+        "cuEventRecord",
+        "cuEventSynchronize",
+        "cuLaunchKernel",
+        "cuMemAddressFree",
+        "cuMemFree",
+        "cuMemGetInfo",
+        "cuMemHostUnregister",
+        "cuMemRelease",
+        "cuMemUnmap",
+        "cuMemcpyDtoHAsync",
+        "cuMemcpyHtoDAsync",
+        "cuStreamDestroy",
+        "cuStreamIsCapturing",
+        "cuStreamSynchronize",
+        "cuStreamWaitEvent",
+        "cuThreadExchangeStreamCaptureMode",
+    ];
+    let faults: Vec<_> = calls.iter().map(|call| format!("{call}@gone.1+=4")).collect();
+    for budget in ["6MiB", "none"] {
+        let run = streamed("freed when the driver has gone").sim("FAULTS", faults.join(","));
+        let outcome = run.option("FT_MAX_GPU_MEM", budget).start();
+        outcome.assert_success();
+        let codes: Vec<_> = outcome.stdout.lines().filter_map(|line| line.strip_prefix("freed ")).collect();
+        assert_eq!(codes, ["4"; 6], "{}", outcome.describe());
+        assert_eq!(said(&outcome, "launched"), 4, "{}", outcome.describe());
+        assert!(!outcome.stderr.contains("internal error"), "{}", outcome.describe());
+    }
+}
+
+/// diffusers#2907: what two pipelines share was loaded twice, or moved away under the other one.
+#[test]
+fn weights_that_two_models_share_count_once_and_are_right_in_both() {
+    let outcome = told_well(streamed("two models share weights").option("FT_MAX_GPU_MEM", "12MiB"));
+    assert!(said(&outcome, "weights_gpu_bytes") <= 12 << 20, "{}", outcome.describe());
+    // Eight weights of 4 MiB, each with a page of its neighbours' at most.
+    assert!(said(&outcome, "host_bytes") <= 8 * (4 << 20), "{}", outcome.describe());
+}
+
+/// cupy#4775: what the driver pins is not governed by this limit.
+#[test]
+fn a_limit_of_locked_memory_changes_nothing() {
+    let free = told_well(streamed("reads in order").sim("NO_HOST_LOCATION", "1"));
+    let limited = told_well(streamed("reads in order").sim("NO_HOST_LOCATION", "1").behind("ulimit -l 0"));
+    for what in ["host_bytes", "pinned_bytes", "weights_gpu_bytes"] {
+        assert_eq!(said(&limited, what), said(&free, what), "{what}: {}", limited.describe());
+    }
+    assert_eq!(limited.stderr.matches("pageable").count(), 0, "{}", limited.describe());
+}
+
 /// What the report says of the passes that were seen whole: one shape, once a pass or never.
 fn seen_whole(every: &str) -> (serde_json::Value, harness::Outcome) {
     // A link on which everything waits: four milliseconds a weight, in no time of computing.

@@ -20,6 +20,8 @@ pub struct Run {
     late: bool,
     driver: bool,
     limit: Duration,
+    /// A command of the shell's that comes before the program, in its process.
+    before: Option<String>,
 }
 
 /// What a program left.
@@ -122,6 +124,7 @@ impl Run {
             late: false,
             driver: true,
             limit: Duration::from_secs(60),
+            before: None,
         }
     }
 
@@ -174,6 +177,13 @@ impl Run {
         self
     }
 
+    /// Lets a shell run `command` first, which then becomes the program if it succeeds: for limits, such as `ulimit -l 0`.
+    #[must_use]
+    pub fn behind(mut self, command: &str) -> Self {
+        self.before = Some(command.to_owned());
+        self
+    }
+
     /// How long it may take; 60 seconds when not set.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
@@ -182,7 +192,14 @@ impl Run {
     }
 
     fn prepare(&self, folder: &Path) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = match &self.before {
+            None => Command::new(&self.program),
+            Some(before) => {
+                let mut shell = Command::new("/bin/sh");
+                shell.args(["-c", &format!("{before} && exec \"$0\" \"$@\"")]).arg(&self.program);
+                shell
+            }
+        };
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();

@@ -47,6 +47,36 @@ def test_data_of_a_parameter_that_was_swapped_is_noticed(calls, nets):
     assert [call[2] for call in calls.take("model_weight")] == ["head.weight"]
 
 
+def test_weights_that_change_their_memory_format_are_named_where_they_lie_then(calls, nets):
+    """accelerate refused `.to(memory_format=...)` of an offloaded model; moves that change nothing cost nothing."""
+    torch = nets.torch
+
+    class Convolutions(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    arrive()
+    net, x = Convolutions(), torch.rand(1, 4, 8, 8)
+    expected = net(x)
+    addresses = [parameter.data_ptr() for parameter in net.parameters()]
+    calls.take()
+    net.to("cpu").to(torch.float32)
+    net(x)
+    assert [parameter.data_ptr() for parameter in net.parameters()] == addresses
+    assert calls.take("model_begin", "model_weight", "weight_private") == []
+    net.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(net(x), expected)
+    net(x)
+    named = {call[3] for call in calls.take("model_weight")}
+    assert {layer.weight.untyped_storage().data_ptr() for layer in net.layers} <= named
+
+
 def test_a_storage_stays_held_while_the_program_has_a_view_of_it(calls, nets):
     arrive()
     net = nets.Net()

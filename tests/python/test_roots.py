@@ -1,5 +1,7 @@
 """Which modules are roots, when they are found, and when the search for them rests."""
 
+import gc
+
 from conftest import REFUSE_MODELS, arrive, names
 
 
@@ -157,3 +159,32 @@ def test_a_report_during_the_pause_is_made_up_for_at_a_later_pass(calls, nets):
     hook._process._search._pause_end = 0.0
     net(nets.tokens)
     assert hook._process._search._global is not None
+
+
+def test_a_part_that_two_models_share_is_named_once_and_marked_in_both_ones_passes(calls, nets):
+    """diffusers#2907: what two pipelines share was hooked twice, or went with the one that was let go."""
+    arrive()
+    first, second = nets.Net(), nets.Net()
+    second.layers = first.layers
+    for _ in range(2):
+        first(nets.tokens)
+        second(nets.tokens)
+    told = calls.take()
+    named = [call[3] for call in told if call[0] == "model_weight"]
+    shared = {parameter.untyped_storage().data_ptr() for parameter in first.layers.parameters()}
+    assert len(named) == len(set(named)) and shared < set(named)
+    marks = [call[:2] for call in told if call[0] == "pass_begin"]
+    assert marks[:1] == [("pass_begin", 1)] and sorted(marks[1:3]) == [("pass_begin", 1), ("pass_begin", 2)]
+    ends = [call[1] for call in told if call[0] == "pass_end"]
+    assert sorted(ends) == sorted(call[1] for call in marks) == [1, 1, 1, 1, 2, 2]
+
+    del first
+    gc.collect()
+    assert calls.take("model_drop") == [("model_drop", 1)]
+    for _ in range(3):
+        second(nets.tokens)
+    told = calls.take("model_begin", "model_weight", "pass_begin")
+    assert {call[3] for call in told if call[0] == "model_weight"} == shared
+    assert [call[1] for call in told if call[0] == "model_begin"] == [3]
+    marks = [call[1] for call in told if call[0] == "pass_begin"]
+    assert sorted(marks) == [2, 2, 2, 3, 3, 3]

@@ -272,8 +272,13 @@ class Root:
         _native.pass_end(self.key)
 
     def changed(self) -> bool:
-        """Whether weights moved, or were replaced or forgotten, as far as this pass's sample shows."""
-        return not self.namings or any(each.changed(WEIGHTS_A_PASS) for each in self.own if each.alive)
+        """Whether weights moved, or were replaced or forgotten, as far as this pass's sample shows, or another root that
+        had named weights of both is gone."""
+        return (
+            not self.namings
+            or any(not each.alive for each in self.shared)
+            or any(each.changed(WEIGHTS_A_PASS) for each in self.own if each.alive)
+        )
 
 
 compiling.exempt(Naming, Root, Versions)

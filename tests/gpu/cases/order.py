@@ -177,6 +177,18 @@ def two_models(lab: Lab):
     yield forward(lab, first), forward(lab, second)
 
 
+@case()
+def shared_part(lab: Lab):
+    """Two models that share half of their blocks, in turns, one of them after a write to a block of both."""
+    first, second = lab.build(Stack), lab.build(lambda: Stack(4))
+    second.blocks[0], second.blocks[1] = first.blocks[2], first.blocks[3]
+    for index in range(FORWARDS + 4):
+        yield forward(lab, first)
+        if index % 4 == 3:
+            first.blocks[2].up.weight.data.mul_(0.99)
+        yield forward(lab, second)
+
+
 @case(limit_s=120)
 def threads(lab: Lab):
     """Two threads run one model at the same time, each on a stream of its own, also with different shapes."""

@@ -153,6 +153,38 @@ def to_cpu_and_back(lab: Lab):
         yield forward(lab, model)
 
 
+class Convolutions(nn.Module):
+    """Convolutions of 9 MiB and more, so that a change of the memory format moves all weights."""
+
+    def __init__(self, layers: int = 6, channels: int = 1024) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Conv2d(channels, channels, 3, padding=1) for _ in range(layers))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + 0.1 * block(x).tanh()
+        return x
+
+
+@case(streams=None, because="weights that changed their format are named anew, and learnt again")
+def memory_format(lab: Lab):
+    """A model that is moved to where it is already, and then to channels_last, when the plan stands."""
+    model = lab.build(Convolutions)
+
+    def run():
+        with torch.no_grad():
+            return model(lab.randn(1, 1024, 16, 16))
+
+    for _ in range(STEADY):
+        yield run()
+    addresses = [parameter.data_ptr() for parameter in model.parameters()]
+    model.to(lab.device)
+    yield run(), [parameter.data_ptr() for parameter in model.parameters()] == addresses
+    model.to(memory_format=torch.channels_last)
+    for _ in range(FORWARDS):
+        yield run()
+
+
 @case(budget=0.5)
 def deep_copy(lab: Lab):
     """deepcopy of a model whose weights are being streamed; the copy lives its own life."""

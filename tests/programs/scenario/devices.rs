@@ -15,6 +15,7 @@ const BYTES: u64 = PAGES * PAGE as u64;
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "a model on each GPU" => a_model_on_each_gpu(),
+        "a model on each GPU, by threads that change GPUs" => by_threads_that_change_gpus(),
         "a model over two GPUs" => a_model_over_two_gpus(),
         "another GPU reads weights" => another_gpu_reads_weights(),
         "another GPU reads weights while they are learnt" => another_gpu_reads_while_learning(),
@@ -41,15 +42,47 @@ fn one_on_each() -> Result<[Scene; 2], Failure> {
 
 /// Both are learnt at the same time, and both run, in turns and now and then twice.
 fn a_model_on_each_gpu() -> Told {
-    let mut scenes = one_on_each()?;
+    let scenes = one_on_each()?;
+    in_turns(&scenes)?;
+    finish_each(scenes)
+}
+
+fn in_turns(scenes: &[Scene; 2]) -> Done {
     for round in 0..12 {
-        for scene in &scenes {
+        for scene in scenes {
             scene.gpu.enter()?;
             for _ in 0..1 + round % 2 {
                 scene.pass()?;
             }
         }
     }
+    Ok(())
+}
+
+/// Two threads, each on the GPU that the other one has just left.
+fn by_threads_that_change_gpus() -> Told {
+    let scenes = one_on_each()?;
+    in_turns(&scenes)?;
+    let changing = |thread: usize| -> Done {
+        for round in 0..8 {
+            let scene = &scenes[(thread + round) % 2];
+            scene.gpu.enter()?;
+            let stream = scene.gpu.stream()?;
+            scene.pass_with(|scene, at| scene.check(stream, at))?;
+            check("cuStreamSynchronize", scene.gpu.driver.stream_synchronize(stream))?;
+        }
+        Ok(())
+    };
+    let done: Done = std::thread::scope(|scope| {
+        let changing = &changing;
+        let running: Vec<_> = (0..2).map(|thread| scope.spawn(move || changing(thread))).collect();
+        running.into_iter().try_for_each(|thread| thread.join().expect("a thread ends"))
+    });
+    done?;
+    finish_each(scenes)
+}
+
+fn finish_each(mut scenes: [Scene; 2]) -> Told {
     let mut wrong = 0;
     for scene in &mut scenes {
         scene.gpu.enter()?;
