@@ -11,7 +11,7 @@ use flextensor_core::units::ModelId;
 use crate::runtime::models::{self, Named, Owner, ProfileSource};
 use crate::runtime::world::world;
 use crate::runtime::{self, Profiling, chosen, passes, replan, saved};
-use crate::{guard, init, late, log};
+use crate::{guard, init, late, log, quiet};
 
 /// A caller that knows another version stays away.
 const API_VERSION: u32 = 1;
@@ -31,6 +31,12 @@ fn call<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
         log::error!("internal error in a call of the C interface; it did nothing");
         otherwise
     })
+}
+
+/// The same for what changes something: calls of the program are looked at from now on, until a pass has ended.
+fn change<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
+    let _loud = quiet::loud();
+    call(otherwise, work)
 }
 
 /// # Safety
@@ -98,7 +104,7 @@ pub(crate) extern "C" fn ft_attach() -> i32 {
 pub(crate) unsafe extern "C" fn ft_model_begin(name: *const c_char) -> u64 {
     // SAFETY: the caller's promise.
     let name = unsafe { text(name) }.unwrap_or_default();
-    call(0, || models::begin(&name, runtime::phase_settings()).0)
+    change(0, || models::begin(&name, runtime::phase_settings()).0)
 }
 
 /// An innermost module that holds weights.
@@ -181,13 +187,16 @@ pub(crate) unsafe extern "C" fn ft_model_course(
         compile_warmups: warmups,
         ..PhaseSettings::default()
     };
-    call(NOT_NOW, || if models::set_course(ModelId(model), settings, profile) { DONE } else { BAD_ARGUMENT })
+    change(
+        NOT_NOW,
+        || if models::set_course(ModelId(model), settings, profile) { DONE } else { BAD_ARGUMENT },
+    )
 }
 
 /// All is named. A model with a profile of its own starts from it at once.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_model_end(model: u64) -> i32 {
-    call(NOT_NOW, || {
+    change(NOT_NOW, || {
         let id = ModelId(model);
         late::close_gaps();
         if !models::end(id) {
@@ -217,7 +226,7 @@ pub(crate) extern "C" fn ft_model_profiling(model: u64, what: u32) -> i32 {
         2 => Profiling::Clear,
         _ => return BAD_ARGUMENT,
     };
-    call(NOT_NOW, || if runtime::profiling(ModelId(model), what) { DONE } else { BAD_ARGUMENT })
+    change(NOT_NOW, || if runtime::profiling(ModelId(model), what) { DONE } else { BAD_ARGUMENT })
 }
 
 /// Options that the program changes while it runs.
@@ -228,7 +237,7 @@ pub(crate) extern "C" fn ft_model_profiling(model: u64, what: u32) -> i32 {
 pub(crate) unsafe extern "C" fn ft_configure(json: *const c_char) -> i32 {
     // SAFETY: the caller's promise.
     let json = unsafe { text(json) }.unwrap_or_default();
-    call(NOT_NOW, || match runtime::configure(&json) {
+    change(NOT_NOW, || match runtime::configure(&json) {
         Ok(()) => DONE,
         Err(why) => {
             log::warning!("options were not changed: {why}");
@@ -245,7 +254,7 @@ pub(crate) unsafe extern "C" fn ft_configure(json: *const c_char) -> i32 {
 pub(crate) unsafe extern "C" fn ft_model_strategy(model: u64, json: *const c_char) -> i32 {
     // SAFETY: the caller's promise.
     let json = unsafe { text(json) };
-    call(NOT_NOW, || match chosen::choose(ModelId(model), json.as_deref()) {
+    change(NOT_NOW, || match chosen::choose(ModelId(model), json.as_deref()) {
         Ok(true) => DONE,
         Ok(false) => BAD_ARGUMENT,
         Err(why) => {
@@ -258,7 +267,7 @@ pub(crate) unsafe extern "C" fn ft_model_strategy(model: u64, json: *const c_cha
 /// A new plan for what the model's passes do now.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_model_replan(model: u64) -> i32 {
-    call(NOT_NOW, || match replan::ask(ModelId(model)) {
+    change(NOT_NOW, || match replan::ask(ModelId(model)) {
         Some(true) => DONE,
         Some(false) => NOT_NOW,
         None => BAD_ARGUMENT,
@@ -268,13 +277,13 @@ pub(crate) extern "C" fn ft_model_replan(model: u64) -> i32 {
 /// The program let the model go.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_model_drop(model: u64) {
-    call((), || runtime::drop_model(ModelId(model)));
+    change((), || runtime::drop_model(ModelId(model)));
 }
 
 /// Private pages for the weight at this address, for good.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_weight_private(address: u64) -> i32 {
-    call(NOT_NOW, || match runtime::make_private(address) {
+    change(NOT_NOW, || match runtime::make_private(address) {
         Ok(true) => DONE,
         Ok(false) => BAD_ARGUMENT,
         Err(error) => {
@@ -287,7 +296,7 @@ pub(crate) extern "C" fn ft_weight_private(address: u64) -> i32 {
 /// The forward that is going on wrote the weight at this address.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_weight_written(address: u64) -> i32 {
-    call(NOT_NOW, || match runtime::weight_written(address) {
+    change(NOT_NOW, || match runtime::weight_written(address) {
         Ok(true) => DONE,
         Ok(false) => BAD_ARGUMENT,
         Err(error) => {
@@ -307,6 +316,24 @@ pub(crate) extern "C" fn ft_pass_begin(model: u64, shape: u64) {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_pass_end(model: u64) {
     call((), || passes::end(ModelId(model)));
+}
+
+/// Passes of which nothing was told, because nothing had to be.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_passes_untold(model: u64, count: u64) {
+    call((), || passes::untold(ModelId(model), count));
+}
+
+/// The word that says whether anything has to be told.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_quiet() -> *const u32 {
+    quiet::word()
+}
+
+/// The count of passes that go on untold.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn ft_untold() -> *mut u32 {
+    quiet::untold()
 }
 
 /// An owner's forward begins.

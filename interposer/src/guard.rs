@@ -4,8 +4,24 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
+use crate::quiet::Passage;
+
+/// What a thread has of its own, in one place: to find it is what costs.
+pub(crate) struct Here {
+    /// It is inside a hook.
+    pub(crate) inside: Cell<bool>,
+    /// Its mark, once it has passed while nothing had to be looked at (`quiet`).
+    pub(crate) passage: Cell<Option<&'static Passage>>,
+}
+
 thread_local! {
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    static HERE: Here = const { Here { inside: Cell::new(false), passage: Cell::new(None) } };
+}
+
+/// Shows the calling thread what it has.
+#[inline]
+pub(crate) fn here<T>(work: impl FnOnce(&Here) -> T) -> T {
+    HERE.with(work)
 }
 
 /// The calling thread is inside a hook while this lives. Stays on its thread.
@@ -13,18 +29,18 @@ pub(crate) struct Inside(PhantomData<*const ()>);
 
 /// Marks the thread as inside a hook; `None` if it already is.
 pub(crate) fn enter() -> Option<Inside> {
-    INSIDE.with(|inside| if inside.replace(true) { None } else { Some(Inside(PhantomData)) })
+    here(|here| if here.inside.replace(true) { None } else { Some(Inside(PhantomData)) })
 }
 
 /// True while the calling thread is inside a hook.
 #[cfg(test)]
 pub(crate) fn is_inside() -> bool {
-    INSIDE.with(Cell::get)
+    here(|here| here.inside.get())
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        INSIDE.with(|inside| inside.set(false));
+        here(|here| here.inside.set(false));
     }
 }
 

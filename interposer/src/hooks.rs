@@ -79,9 +79,9 @@ hooks! {
     /// Copy from host memory
     hook fn cuMemcpyHtoDAsync_v2(dst: CUdeviceptr, src: *const c_void, bytes: usize, stream: CUstream) / cuMemcpyHtoDAsync_v2_ptsz => copy::to_device_async;
     /// Copy to host memory
-    hook fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize) / cuMemcpyDtoH_v2_ptds => copy::to_host;
+    quiet fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize) / cuMemcpyDtoH_v2_ptds => copy::to_host;
     /// Copy to host memory
-    hook fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream) / cuMemcpyDtoHAsync_v2_ptsz => copy::to_host_async;
+    quiet fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: CUdeviceptr, bytes: usize, stream: CUstream) / cuMemcpyDtoHAsync_v2_ptsz => copy::to_host_async;
     /// Copy on the device
     hook fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, bytes: usize) / cuMemcpyDtoD_v2_ptds => copy::any;
     /// Copy on the device
@@ -109,39 +109,39 @@ hooks! {
     /// Many copies in one call (CUDA 13)
     hook fn cuMemcpyBatchAsync_v2(dsts: *mut CUdeviceptr, srcs: *mut CUdeviceptr, sizes: *mut usize, count: usize, attrs: *mut c_void, attr_indices: *mut usize, num_attrs: usize, stream: CUstream) / cuMemcpyBatchAsync_v2_ptsz => copy::batch;
     /// Fill with bytes
-    hook fn cuMemsetD8_v2(dst: CUdeviceptr, value: c_uchar, count: usize) / cuMemsetD8_v2_ptds => fill::words;
+    quiet fn cuMemsetD8_v2(dst: CUdeviceptr, value: c_uchar, count: usize) / cuMemsetD8_v2_ptds => fill::words;
     /// Fill with bytes
-    hook fn cuMemsetD8Async(dst: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream) / cuMemsetD8Async_ptsz => fill::words_async;
+    quiet fn cuMemsetD8Async(dst: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream) / cuMemsetD8Async_ptsz => fill::words_async;
     /// Fill of rows with bytes
-    hook fn cuMemsetD2D8_v2(dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize) / cuMemsetD2D8_v2_ptds => fill::rows;
+    quiet fn cuMemsetD2D8_v2(dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize) / cuMemsetD2D8_v2_ptds => fill::rows;
     /// Fill of rows with bytes
-    hook fn cuMemsetD2D8Async(dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize, stream: CUstream) / cuMemsetD2D8Async_ptsz => fill::rows_async;
+    quiet fn cuMemsetD2D8Async(dst: CUdeviceptr, pitch: usize, value: c_uchar, width: usize, height: usize, stream: CUstream) / cuMemsetD2D8Async_ptsz => fill::rows_async;
     /// Fill with 16-bit words
-    hook fn cuMemsetD16_v2(dst: CUdeviceptr, value: c_ushort, count: usize) / cuMemsetD16_v2_ptds => fill::words;
+    quiet fn cuMemsetD16_v2(dst: CUdeviceptr, value: c_ushort, count: usize) / cuMemsetD16_v2_ptds => fill::words;
     /// Fill with 16-bit words
-    hook fn cuMemsetD16Async(dst: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream) / cuMemsetD16Async_ptsz => fill::words_async;
+    quiet fn cuMemsetD16Async(dst: CUdeviceptr, value: c_ushort, count: usize, stream: CUstream) / cuMemsetD16Async_ptsz => fill::words_async;
     /// Fill of rows with 16-bit words
-    hook fn cuMemsetD2D16_v2(dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize) / cuMemsetD2D16_v2_ptds => fill::rows;
+    quiet fn cuMemsetD2D16_v2(dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize) / cuMemsetD2D16_v2_ptds => fill::rows;
     /// Fill of rows with 16-bit words
-    hook fn cuMemsetD2D16Async(dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize, stream: CUstream) / cuMemsetD2D16Async_ptsz => fill::rows_async;
+    quiet fn cuMemsetD2D16Async(dst: CUdeviceptr, pitch: usize, value: c_ushort, width: usize, height: usize, stream: CUstream) / cuMemsetD2D16Async_ptsz => fill::rows_async;
     /// Fill with 32-bit words
-    hook fn cuMemsetD32_v2(dst: CUdeviceptr, value: c_uint, count: usize) / cuMemsetD32_v2_ptds => fill::words;
+    quiet fn cuMemsetD32_v2(dst: CUdeviceptr, value: c_uint, count: usize) / cuMemsetD32_v2_ptds => fill::words;
     /// Fill with 32-bit words
-    hook fn cuMemsetD32Async(dst: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) / cuMemsetD32Async_ptsz => fill::words_async;
+    quiet fn cuMemsetD32Async(dst: CUdeviceptr, value: c_uint, count: usize, stream: CUstream) / cuMemsetD32Async_ptsz => fill::words_async;
     /// Fill of rows with 32-bit words
-    hook fn cuMemsetD2D32_v2(dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize) / cuMemsetD2D32_v2_ptds => fill::rows;
+    quiet fn cuMemsetD2D32_v2(dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize) / cuMemsetD2D32_v2_ptds => fill::rows;
     /// Fill of rows with 32-bit words
-    hook fn cuMemsetD2D32Async(dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream) / cuMemsetD2D32Async_ptsz => fill::rows_async;
+    quiet fn cuMemsetD2D32Async(dst: CUdeviceptr, pitch: usize, value: c_uint, width: usize, height: usize, stream: CUstream) / cuMemsetD2D32Async_ptsz => fill::rows_async;
 
     // launches: the uses of weights
     /// Kernel launch
-    hook fn cuLaunchKernel(function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void) / cuLaunchKernel_ptsz => launch::kernel;
+    quiet fn cuLaunchKernel(function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void) / cuLaunchKernel_ptsz => launch::kernel;
     /// Kernel launch with attributes (clusters, PDL)
-    hook fn cuLaunchKernelEx(config: *const LaunchConfig, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void) / cuLaunchKernelEx_ptsz => launch::kernel_with_config;
+    quiet fn cuLaunchKernelEx(config: *const LaunchConfig, function: CUfunction, params: *mut *mut c_void, extra: *mut *mut c_void) / cuLaunchKernelEx_ptsz => launch::kernel_with_config;
     /// Kernel launch whose blocks wait for each other
-    hook fn cuLaunchCooperativeKernel(function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, params: *mut *mut c_void) / cuLaunchCooperativeKernel_ptsz => launch::cooperative;
+    quiet fn cuLaunchCooperativeKernel(function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared_bytes: c_uint, stream: CUstream, params: *mut *mut c_void) / cuLaunchCooperativeKernel_ptsz => launch::cooperative;
     /// Launch of a whole graph: a use of all weights in it
-    hook fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) / cuGraphLaunch_ptsz => launch::graph;
+    quiet fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) / cuGraphLaunch_ptsz => launch::graph;
 
     // capture and graphs: which weights a graph holds
     /// Capture begins, as runtimes before CUDA 10.1 ask

@@ -2,7 +2,7 @@
 //!
 //! Life of a driver call. A program finds the driver's function by one of three routes and gets ours (`resolve`). Our function, a row of the
 //! table in `hooks`, goes straight on to the driver while we are not active (`init`) or the thread is inside one of our own calls (`guard`).
-//! Otherwise its handler decides (`hooks/*.rs`), by the one live state of the process (`runtime`), and answers with an `Outcome`: done, none of
+//! Launches go straight on as well while nothing needs to be looked at (`quiet`). Otherwise its handler decides (`hooks/*.rs`), by the one live state of the process (`runtime`), and answers with an `Outcome`: done, none of
 //! our business (with a counted reason), or failed with a code that the program understands. Our own driver calls go through typed pointers of
 //! their own (`ffi`) and never through a hook. Before the first successful `cuInit` nothing of this happens: the library is inert.
 
@@ -17,6 +17,7 @@ mod init;
 mod late;
 mod log;
 mod outcome;
+mod quiet;
 mod resolve;
 mod runtime;
 mod selftest;

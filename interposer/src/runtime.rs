@@ -10,6 +10,7 @@
 //! - `launch`, `scan`, `layouts`, `words`, `copies`, `escapes`, `graphs`, `gate`: the way of one call.
 //! - `check`: what is verified while running, if that was asked for.
 //! - `open`, `evidence`, `verify`, `readout`, `sums`: what is proven of kernels, and where it holds.
+//! - `stillness`: when nothing of all this has to be looked at.
 //! - `streaming`, `measure`: the ring in operation; `replan`: what follows when the program changes.
 //!
 //! Lock order: gate, world, the reading of weights (`readout`, never with a ring's lock held), a device's ring, the recorder of `learn`, words.
@@ -58,6 +59,7 @@ pub(crate) mod saved;
 mod scan;
 mod shadow;
 pub(crate) mod snapshot;
+mod stillness;
 pub(crate) mod streaming;
 mod sums;
 mod switch;

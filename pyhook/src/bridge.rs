@@ -10,7 +10,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The interface version that this crate speaks.
 pub(crate) const API_VERSION: u32 = 1;
@@ -41,6 +41,36 @@ pub(crate) fn silence() {
     SILENT.store(true, Ordering::Relaxed);
 }
 
+/// Whether nothing of passes has to be told now. Costs two loads.
+pub(crate) fn is_quiet() -> bool {
+    let word = TABLE.get().map_or(std::ptr::null(), |table| table.words.quiet);
+    // SAFETY: null, or the address of a word that stays, is aligned, and is only written whole (docs/c-api.md).
+    let word = unsafe { word.cast::<AtomicU32>().as_ref() };
+    word.is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+}
+
+/// So many more passes go on of which nothing was told, or as many fewer.
+pub(crate) fn count_untold(passes: i64) {
+    let word = TABLE.get().map_or(std::ptr::null_mut(), |table| table.words.untold);
+    // SAFETY: null, or the address of a word that stays, is aligned, and is a count that everybody changes as a whole (docs/c-api.md).
+    let word = unsafe { word.cast::<AtomicU32>().as_ref() };
+    if let Some(word) = word.filter(|_| passes != 0) {
+        // Modulo 2^32: a count that goes down by one is one to which 2^32 - 1 is added.
+        word.fetch_add(passes as u32, Ordering::Relaxed);
+    }
+}
+
+/// Words of the library that are read, or counted in, without a call.
+struct Words {
+    quiet: *const u32,
+    untold: *mut u32,
+}
+
+// SAFETY: the addresses are those of atomic words, and are the same for every thread.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
 /// One row for a function: its name here, its symbol, its signature. Makes the table, its look-up and a
 /// caller for each.
 macro_rules! interface {
@@ -51,11 +81,12 @@ macro_rules! interface {
         /// The functions of docs/c-api.md.
         pub(crate) struct Table {
             $($name: unsafe extern "C" fn($($kind),*) $(-> $result)?,)*
+            words: Words,
         }
 
         impl Table {
             fn from_symbols() -> Result<Self, String> {
-                Ok(Self {
+                let mut table = Self {
                     // SAFETY: the symbol's signature is fixed by docs/c-api.md for the version checked
                     // before.
                     $($name: unsafe {
@@ -63,7 +94,10 @@ macro_rules! interface {
                             required($symbol)?,
                         )
                     },)*
-                })
+                    words: Words { quiet: std::ptr::null(), untold: std::ptr::null_mut() },
+                };
+                table.words = Words { quiet: table.raw_quiet(), untold: table.raw_untold() };
+                Ok(table)
             }
 
             $($(#[$doc])*
@@ -103,6 +137,10 @@ interface! {
     fn pass_begin = c"ft_pass_begin"(model: u64, shape: u64);
     /// The root's forward has returned.
     fn pass_end = c"ft_pass_end"(model: u64);
+    /// Passes of which nothing was told have begun and ended.
+    fn passes_untold = c"ft_passes_untold"(model: u64, count: u64);
+    fn raw_quiet = c"ft_quiet"() -> *const u32;
+    fn raw_untold = c"ft_untold"() -> *mut u32;
     /// An owner's forward begins.
     fn owner_enter = c"ft_owner_enter"(model: u64, owner: u32);
     /// An owner's forward has returned.

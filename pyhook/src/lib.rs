@@ -1,6 +1,6 @@
 //! `flextensor._native`: what the Python package needs from Rust.
 //!
-//! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks, [`around`] stands around forwards without being a hook,
+//! [`bridge`] finds the preloaded libflextensor.so, [`calls`] are its functions, [`marks`] are forward hooks, [`untold`] says of which forwards they tell nothing, [`around`] stands around forwards without being a hook,
 //! [`phases`] is the phase machine, [`shape`] tells forwards apart, [`configuration`] is the option table and the
 //! patterns, [`plan`] answers what-if questions, [`strategies`] is core's strategies, [`profiles`] checks profile files. Which modules and
 //! tensors matter is decided in `python/flextensor/`; what happens to them, in the interposer.
@@ -15,6 +15,7 @@ mod plan;
 mod profiles;
 mod shape;
 mod strategies;
+mod untold;
 
 /// The whole surface of the module, as `python/flextensor/_native.pyi` describes it.
 #[pyo3::pymodule]
@@ -35,7 +36,7 @@ mod _native {
         check_configuration, option_table, resolve_configuration, select, unmatched_patterns,
     };
     #[pymodule_export]
-    use crate::marks::{Mark, PassHook, SearchHook, inside_a_pass, pass_begin, pass_end};
+    use crate::marks::{Mark, PassHook, SearchHook, inside_a_pass, pass_begin, pass_end, passes_left_out};
     #[pymodule_export]
     use crate::phases::Phases;
     #[pymodule_export]

@@ -4,6 +4,7 @@
 //! microsecond a call. Which module gets which is decided in `flextensor/hook.py`.
 
 use std::cell::RefCell;
+use std::sync::atomic::AtomicU32;
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -11,6 +12,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::bridge;
 use crate::shape;
+use crate::untold;
 
 thread_local! {
     /// The passes that this thread is inside of, outermost first: the root's key and the models told about
@@ -86,14 +88,19 @@ pub(crate) struct PassHook {
     call: Py<PyAny>,
     failed: Py<PyAny>,
     before: bool,
+    /// The root's key, where passes may go untold.
+    key: Option<u64>,
+    turn: AtomicU32,
 }
 
 #[pymethods]
 impl PassHook {
-    /// For the side before the forward it wants to be registered with keywords, for the side after it without.
+    /// For the side before the forward it wants to be registered with keywords, for the side after it without. With the root's `key`, which both sides
+    /// must have, nothing is done in Python for passes of which nothing has to be told.
     #[new]
-    fn new(call: Py<PyAny>, failed: Py<PyAny>, before: bool) -> Self {
-        Self { call, failed, before }
+    #[pyo3(signature = (call, failed, before, key = None))]
+    fn new(call: Py<PyAny>, failed: Py<PyAny>, before: bool, key: Option<u64>) -> Self {
+        Self { call, failed, before, key, turn: AtomicU32::new(0) }
     }
 
     #[pyo3(signature = (_module, arguments, rest = None, _output = None))]
@@ -105,6 +112,13 @@ impl PassHook {
         rest: Option<&Bound<'_, PyAny>>,
         _output: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let untold = self.key.is_some_and(|key| match self.before {
+            true => untold::begins(key, &self.turn, is_open(key)),
+            false => untold::ends(key),
+        });
+        if untold {
+            return Ok(());
+        }
         let keywords = rest.and_then(|value| value.cast::<PyDict>().ok());
         let signature = if self.before { shape::hash_inputs(arguments, keywords) } else { 0 };
         shielded(py, &self.failed, self.call.call1(py, (signature,)))
@@ -152,7 +166,18 @@ impl SearchHook {
 /// Whether this thread is inside the forward of a known root.
 #[pyfunction]
 pub(crate) fn inside_a_pass() -> bool {
-    PASSES.with_borrow(|passes| !passes.is_empty())
+    PASSES.with_borrow(|passes| !passes.is_empty()) || untold::is_inside()
+}
+
+/// Whether a pass of the root with this key was told to begin on this thread, and not to end.
+fn is_open(key: u64) -> bool {
+    PASSES.with_borrow(|passes| passes.iter().any(|(of, _)| *of == key))
+}
+
+/// Passes of the root with this key that this thread left untold since it last told one.
+#[pyfunction]
+pub(crate) fn passes_left_out(key: u64) -> u64 {
+    untold::left_out(key)
 }
 
 /// The root with this key begins a forward: tells every model named under it that is not inside a pass of
@@ -164,6 +189,10 @@ pub(crate) fn pass_begin(py: Python<'_>, key: u64, mut models: Vec<u64>, shape: 
     // A pass of this root that never ended was left by something that no hook sees (an interrupt): end it
     // first.
     pass_end(py, key);
+    let untold = untold::take(key);
+    if untold > 0 {
+        models.iter().for_each(|&model| table.passes_untold(model, untold));
+    }
     PASSES
         .with_borrow(|passes| models.retain(|model| !passes.iter().any(|(_, begun)| begun.contains(model))));
     py.detach(|| models.iter().for_each(|&model| table.pass_begin(model, shape)));

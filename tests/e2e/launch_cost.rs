@@ -1,23 +1,30 @@
-//! What the library costs a launch that shows no weight, or resident ones only, with 512 bytes of parameters. The target, 150 ns, is for a release build on a quiet machine (docs/testing.md has
+//! What the library costs a launch that shows no weight, resident ones only, or such while nothing is looked at, with 512 bytes of parameters. The target, 150 ns, is for a release build on a quiet machine (docs/testing.md has
 //! the figure); here a generous limit catches what would be a fault: a lock, an allocation, a question to the driver.
 
+use super::told::said;
 use harness::Run;
 
 /// Nanoseconds that an unoptimised build on a busy machine may add.
 const LIMIT: f64 = 1500.0;
 
-fn nanoseconds(run: Run) -> [f64; 3] {
+fn nanoseconds(run: Run) -> [f64; 4] {
     let outcome = run.sim("FAULTS", "cuLaunchKernel@*=1").start();
     outcome.assert_success();
-    ["packed nanoseconds ", "each nanoseconds ", "resident nanoseconds "].map(|kind| {
+    ["packed nanoseconds ", "each nanoseconds ", "resident nanoseconds ", "quiet nanoseconds "].map(|kind| {
         let line = outcome.stdout.lines().find_map(|line| line.strip_prefix(kind)?.parse().ok());
         line.unwrap_or_else(|| panic!("no {kind}: {}", outcome.describe()))
     })
 }
 
 #[test]
+fn a_process_in_which_everything_is_resident_comes_to_rest() {
+    let outcome = Run::program("launch_cost").preload().sim("FAULTS", "cuLaunchKernel@*=1").start();
+    assert_eq!(said(&outcome, "quiet"), 1, "{}", outcome.describe());
+}
+
+#[test]
 fn a_launch_that_shows_no_weight_pays_little() {
-    let mut added = [f64::INFINITY; 3];
+    let mut added = [f64::INFINITY; 4];
     for _ in 0..3 {
         let without = nanoseconds(Run::program("launch_cost"));
         let under = nanoseconds(Run::program("launch_cost").preload());
@@ -26,8 +33,8 @@ fn a_launch_that_shows_no_weight_pays_little() {
         }
     }
     println!(
-        "a launch pays {:.0} ns (one buffer of 512 bytes), {:.0} ns (an array of parameters), {:.0} ns (resident weights)",
-        added[0], added[1], added[2]
+        "a launch pays {:.0} ns (one buffer of 512 bytes), {:.0} ns (an array of parameters), {:.0} ns (resident weights), {:.0} ns (such when nothing needs to be looked at)",
+        added[0], added[1], added[2], added[3]
     );
     assert!(added.iter().all(|added| *added <= LIMIT), "{added:?} ns");
 }

@@ -24,6 +24,7 @@ mod paging;
 mod pressure;
 mod profile_file;
 mod proofs;
+mod quiet;
 mod replan;
 mod reported;
 mod router;

@@ -1,8 +1,10 @@
 //! Times launches that show no weight, or only weights with memory of their own, with 1,720 bytes of parameters. Run it where the driver refuses every launch at once (`SIMCUDA_FAULTS=cuLaunchKernel@*=1`):
 //! what is left is the way to the driver. Prints `nanoseconds N` for each kind: the least of many batches' means. With the argument `answer` it times on
-//! demand instead: for each line `packed N`, `each N` or `resident N` on stdin it launches so often and answers with the nanoseconds that it took in all.
+//! demand instead: for each line `packed N`, `each N`, `resident N` or `quiet N` on stdin it launches so often and answers with the nanoseconds that it took in all. `quiet` launches show the
+//! same as `resident` ones, when all of it is a model that is learnt and nothing needs to be looked at any more; from the first of them on all launches are such.
 
 use harness::driver::{Failure, check};
+use harness::ft::Ft;
 use harness::gpu::{Gpu, Handle};
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -47,17 +49,43 @@ fn cold(mut launch: impl FnMut()) -> f64 {
 
 /// Times as many launches of a kind as each line of stdin asks for.
 #[expect(clippy::print_stdout, reason = "a program speaks by its output")]
-fn answer(packed: impl Fn(), each: impl Fn(), resident: impl Fn()) {
+fn answer(packed: impl Fn(), each: impl Fn(), resident: impl Fn(), mut rest: impl FnMut()) {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let Some((kind, count)) = line.split_once(' ') else { return };
         let count: u64 = count.parse().unwrap_or(0);
+        if kind == "quiet" {
+            rest();
+        }
         let begun = Instant::now();
         match kind {
             "packed" => (0..count).for_each(|_| packed()),
-            "resident" => (0..count).for_each(|_| resident()),
+            "resident" | "quiet" => (0..count).for_each(|_| resident()),
             _ => (0..count).for_each(|_| each()),
         }
         println!("{}", begun.elapsed().as_nanos());
+    }
+}
+
+/// The regions are the weights of a model that is learnt from now on, if the library is there. Ends where nothing needs to be looked at any more, or after as many passes as that
+/// ever takes.
+fn come_to_rest(regions: &[u64]) {
+    let Some(ft) = Ft::find() else { return };
+    let is_quiet = || ft.report().is_some_and(|report| report["quiet"] == true);
+    if is_quiet() {
+        return;
+    }
+    let model = ft.model_begin("launch_cost");
+    for (owner, &region) in (0..).zip(regions) {
+        ft.model_owner(model, owner, &format!("layers.{owner}"), "Linear", -1);
+        ft.model_weight(model, &format!("layers.{owner}.weight"), region, 16 << 20, owner, 1);
+    }
+    ft.model_end(model);
+    for _ in 0..40 {
+        ft.pass_begin(model, 1);
+        ft.pass_end(model);
+        if is_quiet() {
+            return;
+        }
     }
 }
 
@@ -107,12 +135,17 @@ fn run() -> Result<(), Failure> {
         gpu.driver.launch(function, 1, 1, 1, 32, 1, 1, 0, stream, none, list.as_ptr());
     };
     if std::env::args().nth(1).as_deref() == Some("answer") {
-        answer(packed, each, resident);
+        answer(packed, each, resident, || come_to_rest(&regions));
     } else {
         println!("packed nanoseconds {:.1}", least(packed));
         println!("each nanoseconds {:.1}", least(each));
         println!("resident nanoseconds {:.1}", least(resident));
         println!("cold nanoseconds {:.1}", cold(resident));
+        come_to_rest(&regions);
+        let quiet = Ft::find().and_then(|ft| ft.report()).is_some_and(|report| report["quiet"] == true);
+        println!("quiet {}", u8::from(quiet));
+        println!("quiet nanoseconds {:.1}", least(resident));
+        println!("quiet cold nanoseconds {:.1}", cold(resident));
     }
     regions.into_iter().chain([region]).try_for_each(|region| check("cuMemFree", gpu.driver.mem_free(region)))
 }

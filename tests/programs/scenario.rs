@@ -40,6 +40,8 @@ mod process;
 mod profile;
 #[path = "scenario/proofs.rs"]
 mod proofs;
+#[path = "scenario/quiet.rs"]
+mod quiet;
 #[path = "scenario/reports.rs"]
 mod reports;
 #[path = "scenario/rows.rs"]
@@ -58,7 +60,7 @@ pub(crate) fn say(what: &str, value: u64) {
 }
 
 /// Who tells stories, by name.
-const TELLERS: [fn(&str) -> Option<Told>; 20] = [
+const TELLERS: [fn(&str) -> Option<Told>; 21] = [
     pages::tell,
     captures::tell,
     escapes::tell,
@@ -79,6 +81,7 @@ const TELLERS: [fn(&str) -> Option<Told>; 20] = [
     plugins::tell,
     endless::tell,
     reports::tell,
+    quiet::tell,
 ];
 
 #[expect(clippy::print_stderr, reason = "a program speaks by its output")]

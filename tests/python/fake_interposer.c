@@ -14,6 +14,7 @@ static char *text;
 static size_t used, room;
 static long answers[8]; /* 0 wants, 1 phase (of each model too), 2 refuse models, 3 answer of model_weight, 4 answer of weight_private, 5 of attach, 6 of model_replan, 7 record nothing */
 static uint64_t models;
+static uint32_t quiet, untold;
 
 static void record(const char *format, ...) {
     if (answers[7]) return;
@@ -37,6 +38,7 @@ void fake_set(int which, long value) { answers[which] = value; }
 
 void fake_reset(void) {
     memset(answers, 0, sizeof answers);
+    quiet = untold = 0;
     models = 0;
     used = 0;
 }
@@ -121,6 +123,11 @@ void ft_pass_begin(uint64_t model, uint64_t shape) {
     record("pass_begin %llu %llu", (unsigned long long)model, (unsigned long long)shape);
 }
 void ft_pass_end(uint64_t model) { record("pass_end %llu", (unsigned long long)model); }
+void ft_passes_untold(uint64_t model, uint64_t count) { record("passes_untold %llu %llu", (unsigned long long)model, (unsigned long long)count); }
+const uint32_t *ft_quiet(void) { return &quiet; }
+uint32_t *ft_untold(void) { return &untold; }
+void fake_quiet(int value) { quiet = (uint32_t)value; }
+uint32_t fake_untold(void) { return untold; }
 void ft_owner_enter(uint64_t model, uint32_t owner) { record("owner_enter %llu %u", (unsigned long long)model, owner); }
 void ft_owner_exit(uint64_t model, uint32_t owner) { record("owner_exit %llu %u", (unsigned long long)model, owner); }
 void ft_trap_enter(uint64_t model, uint32_t trap) { record("trap_enter %llu %u", (unsigned long long)model, trap); }

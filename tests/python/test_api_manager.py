@@ -1,6 +1,7 @@
 """Managers over the recording stand-in for the library: what is named, when, and what the phases do. Every tensor
 counts as lying on the GPU; the stand-in's phase is set by the test."""
 
+import ctypes
 import json
 import logging
 import pickle
@@ -85,6 +86,15 @@ def test_a_forward_marks_a_pass_with_its_owners_and_traps(ft, calls):
     told = calls.names()
     assert told[0] == "pass_begin" and told[-1] == "pass_end"
     assert told.count("trap_enter") == told.count("trap_exit") == 4 and "owner_enter" in told
+
+
+def test_each_pass_is_told_also_where_an_unchanged_program_would_have_nothing_to_tell(ft, calls):
+    proxy = ft.offload(Net(), on())
+    calls.take()
+    ctypes.CDLL(None).fake_quiet(1)
+    for _ in range(32):
+        proxy(X)
+    assert [name for name in calls.names() if name.startswith("pass")] == ["pass_begin", "pass_end"] * 32
 
 
 def test_the_unchanged_programs_hook_does_not_take_the_model_a_second_time(ft, calls):

@@ -175,6 +175,13 @@ macro_rules! shell {
     (@run hook, $call:ident, $handler:path, ($($arg:ident),*)) => {
         shell::dispatch($call.name, || $handler(&$call, $($arg),*), || $call.invoke($($arg),*))
     };
+    // Rows that have nothing to look at while the process is quiet, and leave nothing behind that counts later.
+    (@run quiet, $call:ident, $handler:path, ($($arg:ident),*)) => {
+        match crate::quiet::straight(|| $call.invoke($($arg),*)) {
+            Some(code) => code,
+            None => shell::dispatch($call.name, || $handler(&$call, $($arg),*), || $call.invoke($($arg),*)),
+        }
+    };
     // Rows that must work before we are active: the handler sees every call, and guards itself.
     (@run always, $call:ident, $handler:path, ($($arg:ident),*)) => {
         $handler(&$call, $($arg),*)
@@ -200,7 +207,7 @@ macro_rules! signature_of {
 }
 
 /// The table: a row is `/// why` and `hook fn NAME(arguments) / PER_THREAD_NAME => group::handler;`. `always` instead of `hook` marks
-/// rows whose handler sees every call, also while we are not active.
+/// rows whose handler sees every call, also while we are not active; `quiet` such whose calls go straight to the driver while nothing has to be looked at (`quiet.rs`).
 macro_rules! hooks {
     ($(
         #[doc = $doc:literal]

@@ -9,6 +9,7 @@ use flextensor_core::units::UnitId;
 
 use crate::ffi::result::CudaResult;
 use crate::ffi::vmm;
+use crate::quiet;
 
 /// Bytes of one page: the driver's granularity, and the unit of everything here.
 pub(crate) const PAGE: u64 = 2 << 20;
@@ -78,6 +79,11 @@ static ARENA: OnceLock<Arena> = OnceLock::new();
 #[inline]
 pub(crate) fn arena() -> Option<&'static Arena> {
     ARENA.get()
+}
+
+/// No page comes to mean anything while launches are not looked at.
+fn loud_for(meaning: Meaning) -> Option<quiet::Loud> {
+    (meaning != Meaning::Nothing).then(quiet::loud)
 }
 
 /// The arena; reserves it at the first call.
@@ -156,8 +162,16 @@ impl Arena {
         }
     }
 
+    /// Whether launches that show one of these pages have nothing to do.
+    pub(crate) fn means_nothing(&self, address: u64, count: u64) -> bool {
+        let first = (address.wrapping_sub(self.base) / PAGE) as usize;
+        let nothing = |page: &AtomicU64| page.load(Ordering::Acquire) & (KIND | BEGINS_OTHERWISE) == 0;
+        self.pages.iter().skip(first).take(count as usize).all(nothing)
+    }
+
     /// Sets the meaning of `count` pages from the one at `address` on.
     pub(crate) fn set_meaning(&self, address: u64, count: u64, meaning: Meaning) {
+        let _loud = loud_for(meaning);
         let first = (address.wrapping_sub(self.base) / PAGE) as usize;
         for page in self.pages.iter().skip(first).take(count as usize) {
             page.store(meaning.pack(), Ordering::Release);
@@ -166,6 +180,7 @@ impl Arena {
 
     /// Sets the meaning of one page's bytes from `address` on, and leaves that of those before it. The callers hold the world.
     pub(crate) fn set_meaning_from(&self, address: u64, meaning: Meaning) {
+        let _loud = loud_for(meaning);
         let offset = address.wrapping_sub(self.base);
         if let Some(page) = self.pages.get((offset / PAGE) as usize) {
             let before = page.load(Ordering::Acquire) & BEGINS_OTHERWISE;
@@ -186,6 +201,7 @@ impl Arena {
 
     /// Sets the meaning of the first `bytes` bytes of the page at `address`, and leaves that of the others. The callers hold the world.
     pub(crate) fn set_beginning(&self, address: u64, bytes: u64, meaning: Meaning) {
+        let _loud = loud_for(meaning);
         let index = (address.wrapping_sub(self.base) / PAGE) as usize;
         if let (Some(page), Some(beginning)) = (self.pages.get(index), self.beginnings.get(index)) {
             if meaning == Meaning::Nothing {
@@ -252,6 +268,24 @@ mod tests {
         ] {
             assert_eq!(Meaning::unpack(meaning.pack()), meaning);
         }
+    }
+
+    #[test]
+    fn pages_mean_nothing_when_none_of_their_bytes_does() {
+        let arena = arena_of(4);
+        let unit = Meaning::Learning(UnitId(1));
+        let nothing = || arena.means_nothing(arena.base, 4);
+        assert!(nothing());
+        arena.set_meaning(arena.base + 2 * PAGE, 1, unit);
+        assert!(!nothing() && arena.means_nothing(arena.base, 2));
+        arena.set_meaning(arena.base + 2 * PAGE, 1, Meaning::Nothing);
+        arena.set_beginning(arena.base + 3 * PAGE, 512, unit);
+        assert!(!nothing());
+        arena.set_beginning(arena.base + 3 * PAGE, 512, Meaning::Nothing);
+        arena.set_meaning_from(arena.base + 512, Meaning::InHost);
+        assert!(!nothing());
+        arena.set_meaning_from(arena.base + 512, Meaning::Nothing);
+        assert!(nothing());
     }
 
     #[test]

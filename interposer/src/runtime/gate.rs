@@ -1,9 +1,11 @@
 //! The gate between calls that show managed memory and the remapping of weights in it: whoever remaps closes it and waits until no launch is
-//! half-way. Memory that means nothing to a launch counts too: a resident weight becomes a streamed one behind the closed gate. Who remaps, and what has to be drained on the GPU besides, is left to `switch` and `private`.
+//! half-way. While the process is quiet (`crate::quiet`) launches do not come here: whoever closes the gate ends that first. Memory that means nothing to a launch counts too: a resident weight becomes a streamed one behind the closed gate. Who remaps, and what has to be drained on the GPU besides, is left to `switch` and `private`.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
+
+use crate::quiet;
 
 /// One thread's count of launches between check and enqueue. Leaked, so that a thread may end while it is being looked at.
 struct Passage {
@@ -64,11 +66,14 @@ pub(crate) fn enter() -> Inside {
 /// The closed gate: no launch that shows a weight is between check and enqueue, and none gets there until this is dropped.
 pub(crate) struct Closed {
     _only: MutexGuard<'static, ()>,
+    _loud: quiet::Loud,
 }
 
 /// Closes the gate. The calling thread must not be [`Inside`].
 pub(crate) fn close() -> Closed {
     let only = CLOSER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    // Before: whoever passed meanwhile comes to the gate from now on.
+    let loud = quiet::hold();
     CLOSED.store(true, Ordering::SeqCst);
     let _ = CLOSING.try_with(|cell| cell.set(true));
     let passages: Vec<_> = PASSAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
@@ -77,7 +82,7 @@ pub(crate) fn close() -> Closed {
             std::thread::yield_now();
         }
     }
-    Closed { _only: only }
+    Closed { _only: only, _loud: loud }
 }
 
 impl Drop for Closed {

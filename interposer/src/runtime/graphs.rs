@@ -12,12 +12,15 @@ use super::{gate, private, world};
 use crate::ffi::stream::{self, Stream};
 use crate::ffi::types::{CUfunction, CUresult, CUstream, c_void};
 use crate::outcome::Outcome;
+use crate::quiet;
 
 /// Captures that began and have not ended.
 static CAPTURES: AtomicUsize = AtomicUsize::new(0);
 
 /// Lets `begin` make a stream capture, at a moment when no pages move: whoever moves pages waits for the whole GPU, which no capture survives.
 pub(crate) fn begin_capture(begin: impl FnOnce() -> CUresult) -> CUresult {
+    // Before the driver is asked: what is launched there afterwards has to be looked at.
+    let _loud = quiet::loud();
     let _inside = gate::enter();
     let code = begin();
     if code.is_success() {

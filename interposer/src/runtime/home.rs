@@ -15,7 +15,7 @@ use super::{gate, graphs, overflow, passes, peers};
 use crate::ffi::context::Context;
 use crate::ffi::result::CudaError;
 use crate::ffi::vmm::Handle;
-use crate::log;
+use crate::{log, quiet};
 
 /// What is resident by plan leaves host memory; then what else there is, as far as the budget has room. Uses GPU pages out of `pool` first. The gate is
 /// closed, and the GPU drained.
@@ -77,7 +77,7 @@ static SHOWN: AtomicBool = AtomicBool::new(false);
 /// uses for everything, such as a block that its allocator keeps: it leaves host memory before the next forward.
 pub(super) fn shown(arena: &Arena, address: u64) {
     let mut world = world();
-    if world.models.values().all(|model| model.open == 0) {
+    if !quiet::any_untold() && world.models.values().all(|model| model.open == 0) {
         return;
     }
     let Some(region) = world.region_of_mut(address) else { return };

@@ -110,6 +110,11 @@ fn is_put_off(address: u64) -> bool {
     put_off().contains(&address)
 }
 
+/// Whether anything is to be freed when no stream captures.
+pub(super) fn any_put_off() -> bool {
+    !put_off().is_empty()
+}
+
 /// Frees what was to be freed while a stream captured, if none does any more. The calling thread holds no lock and is not inside the gate.
 pub(crate) fn free_what_was_put_off() {
     if graphs::any_capture() {

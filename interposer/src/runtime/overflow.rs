@@ -18,7 +18,7 @@ use crate::ffi::peer;
 use crate::ffi::result::CudaResult;
 use crate::ffi::types::CUresult;
 use crate::ffi::vmm::{self, Handle};
-use crate::log;
+use crate::{log, quiet};
 
 /// Bit n: a forward of a named model has begun on device n. From then on new memory is mostly activations, which host pages would slow down.
 static FORWARDS: AtomicU64 = AtomicU64::new(0);
@@ -148,7 +148,7 @@ pub(super) fn make_region(arena: &Arena, bytes: u64, device: i32, context: Conte
 
 /// A region of host pages where the GPU has no memory for it, once weights cannot make room. None in a forward: what is asked for there is never in the host.
 pub(super) fn stand_in(arena: &Arena, bytes: u64, device: i32, context: Context) -> Option<CudaResult<u64>> {
-    if world().models.values().any(|model| model.open > 0) {
+    if quiet::any_untold() || world().models.values().any(|model| model.open > 0) {
         return None;
     }
     note_short(device);

@@ -9,7 +9,7 @@ use flextensor_core::units::{ModelId, UnitId};
 use super::models::Model;
 use super::streaming::ring_of;
 use super::world::{World, WorldGuard, world};
-use super::{early, graphs, home, learn, open, overflow, pressure, replan, saved, switch};
+use super::{early, graphs, home, learn, open, overflow, pressure, replan, saved, stillness, switch};
 use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
 
@@ -153,6 +153,13 @@ pub(crate) fn end(id: ModelId) {
     }
 }
 
+/// So many passes of the model began and ended untold, because nothing had to be looked at.
+pub(crate) fn untold(id: ModelId, count: u64) {
+    if let Some(model) = world().models.get_mut(&id) {
+        model.measure.passes += count;
+    }
+}
+
 /// The end of a pass over weights that are placed: the ring goes on to the next one, and what the pass was like is looked at.
 fn end_in_inference(mut world: WorldGuard, id: ModelId, captured: bool) {
     let Some(model) = world.models.get_mut(&id) else { return };
@@ -188,6 +195,7 @@ fn end_in_inference(mut world: WorldGuard, id: ModelId, captured: bool) {
     });
     replan::between_forwards(device);
     pressure::settle_owed(device);
+    stillness::settle();
 }
 
 /// Whether a forward is going on that reads one of these through pointers: its launches need not show it, so that no gate holds them back.

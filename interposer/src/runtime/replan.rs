@@ -94,6 +94,11 @@ pub(crate) fn outlook(device: i32) -> Vec<Outlook> {
     passes.iter().zip(cycles).filter_map(of).collect()
 }
 
+/// Whether a plan is thought of, or waits for its moment, on any device.
+pub(super) fn is_under_way() -> bool {
+    prepared::any() || placing::is_thinking()
+}
+
 fn enabled() -> bool {
     super::config().replan == Replan::Auto
 }

@@ -45,6 +45,7 @@ pub(crate) fn report() -> Value {
         "learning": observed,
         "counters": counters,
         "hooks": hooks(),
+        "quiet": crate::quiet::is_quiet(),
         "check": check::report(),
         "memory": {
             "weights_gpu_bytes": weights + ring_bytes,

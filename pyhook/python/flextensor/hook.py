@@ -154,7 +154,7 @@ class ProcessHook:
         if not self._on:
             return
         self.watch.refresh()
-        self._holding.sweep(STORAGES_A_PASS)
+        self._holding.sweep(STORAGES_A_PASS * root.passes())
         if self.watch.safe and not self._tracing:
             self._search.catch_up()
         module = root.module()

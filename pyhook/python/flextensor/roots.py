@@ -233,7 +233,10 @@ class Root:
         module = self.module()
         if module is None or self._handles:
             return
-        begin, end = _native.PassHook(self.begin, failed, True), _native.PassHook(self.end, failed, False)
+        # A program that names its models itself counts on each pass.
+        key = self.key if self.wishes is None else None
+        begin = _native.PassHook(self.begin, failed, True, key)
+        end = _native.PassHook(self.end, failed, False, key)
         self._handles.append(module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True))
         self._handles.append(module.register_forward_hook(end, always_call=True))
 
@@ -274,11 +277,16 @@ class Root:
     def changed(self) -> bool:
         """Whether weights moved, or were replaced or forgotten, as far as this pass's sample shows, or another root that
         had named weights of both is gone."""
+        limit = WEIGHTS_A_PASS * self.passes()
         return (
             not self.namings
             or any(not each.alive for each in self.shared)
-            or any(each.changed(WEIGHTS_A_PASS) for each in self.own if each.alive)
+            or any(each.changed(limit) for each in self.own if each.alive)
         )
+
+    def passes(self) -> int:
+        """Passes that this one stands for: itself, and those that were left untold before."""
+        return 1 + _native.passes_left_out(self.key)
 
 
 compiling.exempt(Naming, Root, Versions)

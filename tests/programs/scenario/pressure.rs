@@ -1,7 +1,7 @@
 //! Stories of GPU memory that runs short after everything was placed, or while it is learnt: a cache grows until it meets the weights, and shrinks again.
 
 #[path = "pressure/cache.rs"]
-mod cache;
+pub(crate) mod cache;
 #[path = "pressure/kinds.rs"]
 mod kinds;
 #[path = "pressure/others.rs"]

@@ -211,6 +211,12 @@ impl Scene {
         report["counters"][key].as_u64().unwrap_or(0)
     }
 
+    /// Whether nothing is looked at, by the report: 2 where there is none.
+    pub(crate) fn quiet(&self) -> u64 {
+        let report = self.ft.as_ref().and_then(Ft::report).unwrap_or_default();
+        report["quiet"].as_bool().map_or(2, u64::from)
+    }
+
     /// What the ring counted, for tests that want to know that something happened.
     fn say_counters(&self) {
         let Some(report) = self.ft.as_ref().and_then(Ft::report) else { return };

@@ -65,6 +65,11 @@ struct Owed {
 static ANY_OWED: AtomicU64 = AtomicU64::new(0);
 static OWED: Mutex<[Option<Owed>; MAX_DEVICES]> = Mutex::new([None; MAX_DEVICES]);
 
+/// Whether the budget of any device is owed.
+pub(in super::super) fn is_any_owed() -> bool {
+    ANY_OWED.load(Ordering::Relaxed) != 0
+}
+
 fn owed() -> MutexGuard<'static, [Option<Owed>; MAX_DEVICES]> {
     OWED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

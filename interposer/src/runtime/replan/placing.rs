@@ -42,6 +42,11 @@ impl Drop for Thinking {
     }
 }
 
+/// Whether anybody thinks of a plan now.
+pub(super) fn is_thinking() -> bool {
+    *thinking()
+}
+
 /// Begins to think of a new plan for a device, unless that is under way. False if it is.
 pub(super) fn think(device: i32, why: Why) -> bool {
     let only = {
