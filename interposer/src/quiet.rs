@@ -288,7 +288,7 @@ mod tests {
     fn nobody_passes_while_somebody_holds() {
         let passing = Passing::begin(3);
         let mut before = passing.seen();
-        for _ in 0..300 {
+        for _ in 0..50 {
             passing.wait_for_all(&before);
             let loud = hold();
             let held = passing.seen();
@@ -305,7 +305,7 @@ mod tests {
     fn a_second_holder_waits_for_the_passages_as_well() {
         let passing = Passing::begin(1);
         let mut before = passing.seen();
-        for _ in 0..100 {
+        for _ in 0..20 {
             passing.wait_for_all(&before);
             let halves = || {
                 let loud = hold();
@@ -327,7 +327,7 @@ mod tests {
     fn who_leaves_without_waiting_leaves_the_waiting_to_the_next_one() {
         let passing = Passing::begin(3);
         let mut before = passing.seen();
-        for _ in 0..100 {
+        for _ in 0..20 {
             passing.wait_for_all(&before);
             let first = loud();
             let second = hold();
@@ -337,6 +337,50 @@ mod tests {
             before = held;
         }
         passing.end();
+    }
+
+    /// A launch's half and a leaver's, once in each round and as near to each other as can be: how often neither saw what the other had stored. `between` stands between the
+    /// leaver's store and its look.
+    fn missed_each_other(rounds: u32, between: impl Fn()) -> usize {
+        let [go, mark, word, saw, done] = [const { Word(AtomicU32::new(0)) }; 5];
+        let wait = |for_it: &Word, round: u32| {
+            while for_it.0.load(Ordering::Acquire) != round {
+                std::thread::yield_now();
+            }
+        };
+        // One of both is a little later, each by turns.
+        let dawdle = |steps: u32| (0..steps).for_each(|_| std::hint::spin_loop());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=rounds {
+                    wait(&go, round);
+                    dawdle(round % 5);
+                    mark.0.store(round, Ordering::Relaxed);
+                    compiler_fence(Ordering::SeqCst);
+                    saw.0.store(word.0.load(Ordering::Relaxed), Ordering::Relaxed);
+                    done.0.store(round, Ordering::Release);
+                }
+            });
+            let missed = |round: &u32| {
+                go.0.store(*round, Ordering::Release);
+                dawdle(round / 5 % 40);
+                word.0.store(*round, Ordering::Relaxed);
+                between();
+                let seen = mark.0.load(Ordering::Relaxed);
+                wait(&done, *round);
+                seen != *round && saw.0.load(Ordering::Relaxed) != *round
+            };
+            (1..=rounds).filter(missed).count()
+        })
+    }
+
+    #[test]
+    fn behind_the_kernels_barrier_a_mark_is_seen_or_the_word_was() {
+        assert!(barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED), "this kernel has none");
+        let missed = missed_each_other(20_000, || {
+            barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+        });
+        assert_eq!(missed, 0);
     }
 
     #[test]
