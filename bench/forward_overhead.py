@@ -5,7 +5,7 @@ stand-in for the library (tests/python/fake_interposer.c) does nothing.
     V=${FT_TEST_VENV:-$HOME/.cache/flextensor/torch-2.11.0-py311}
     LD_LIBRARY_PATH=$V/stubs LD_PRELOAD=$PWD/target/fake_interposer.so PYTHONPATH=pyhook/python $V/bin/python bench/forward_overhead.py
 
-Prints, for INFERENCE, for learning and with `offload_timing`, microseconds of a forward without traps and of each trap: the line through models of
+Prints, for INFERENCE, for learning and with `offload_timing`, and for an unchanged program in INFERENCE while weights are streamed and while nothing has to be told, microseconds of a forward without traps and of each trap: the line through models of
 few and of many units. Each figure is the least processor time of several rounds in which both models take turns.
 """
 
@@ -116,6 +116,30 @@ def measure(library: ctypes.CDLL, case: str, rounds: int, forwards: int) -> dict
     return {"case": case, "forward_us": round(taken[FEW] - FEW * trap, 1), "trap_us": round(trap, 2)}
 
 
+def measure_unchanged(
+    library: ctypes.CDLL, quiet: bool, rounds: int, forwards: int
+) -> dict[str, float | str]:
+    """The same row for a program that knows nothing of us."""
+    from flextensor import hook
+
+    library.fake_set(SILENT, ctypes.c_long(1))
+    library.fake_set(PHASE, ctypes.c_long(INFERENCE))
+    library.fake_set(WANTS, ctypes.c_long(0))
+    taken = {}
+    for units in (FEW, MANY):
+        hook.arrive()
+        model = Model(units)
+        # Until the search has ended.
+        for _ in range(5):
+            model(torch.zeros(1))
+        library.fake_quiet(int(quiet))
+        taken[units] = forward_us(Model(units), model, rounds, forwards)
+        library.fake_quiet(0)
+    trap = (taken[MANY] - taken[FEW]) / (MANY - FEW)
+    case = "unchanged, quiet" if quiet else "unchanged"
+    return {"case": case, "forward_us": round(taken[FEW] - FEW * trap, 1), "trap_us": round(trap, 2)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
@@ -126,6 +150,8 @@ def main() -> None:
     with torch.no_grad():
         for case in ("inference", "learning", "timed"):
             print(json.dumps(measure(library, case, options.rounds, options.forwards)))
+        for quiet in (False, True):
+            print(json.dumps(measure_unchanged(library, quiet, options.rounds, options.forwards)))
 
 
 if __name__ == "__main__":

@@ -35,8 +35,10 @@ fn call<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
 
 /// The same for what changes something: calls of the program are looked at from now on, until a pass has ended.
 fn change<T>(otherwise: T, work: impl FnOnce() -> T) -> T {
-    let _loud = quiet::loud();
-    call(otherwise, work)
+    call(otherwise, || {
+        let _loud = quiet::loud();
+        work()
+    })
 }
 
 /// # Safety
@@ -277,7 +279,7 @@ pub(crate) extern "C" fn ft_model_replan(model: u64) -> i32 {
 /// The program let the model go.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn ft_model_drop(model: u64) {
-    change((), || runtime::drop_model(ModelId(model)));
+    call((), || runtime::drop_model(ModelId(model)));
 }
 
 /// Private pages for the weight at this address, for good.

@@ -78,6 +78,7 @@ use flextensor_core::plan::StayReason;
 use flextensor_core::units::{ModelId, UnitId};
 
 use crate::ffi::result::CudaResult;
+use crate::quiet;
 use arena::Meaning;
 use private::Why;
 use world::{Unit, UnitState, world as lock_world};
@@ -204,7 +205,9 @@ fn device_of_unit(unit: UnitId) -> Option<i32> {
 
 /// The program let the model go: its units that no other model holds become private, and are forgotten.
 pub(crate) fn drop_model(id: ModelId) {
+    // Before anything changes: it may be the last that is heard of the process.
     snapshot::remember();
+    let _loud = quiet::loud();
     let removed = {
         let mut world = lock_world();
         // What its pass is observed by goes with it.

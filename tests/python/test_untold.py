@@ -212,7 +212,9 @@ def test_modules_inside_an_untold_pass_are_not_searched(calls, nets, net, monkey
     from flextensor import search
 
     seen = []
-    monkeypatch.setattr(search.Search, "seen", lambda self, module, arguments: seen.append(type(module).__name__))
+    monkeypatch.setattr(
+        search.Search, "seen", lambda self, module, arguments: seen.append(type(module).__name__)
+    )
     arrive()
     quiet(True)
     net(nets.tokens)

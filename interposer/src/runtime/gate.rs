@@ -102,6 +102,8 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
+    use crate::ffi::types::CUresult;
+
     #[test]
     fn nobody_is_inside_while_the_gate_is_closed() {
         let inside = Arc::new(AtomicUsize::new(0));
@@ -131,5 +133,50 @@ mod tests {
         for thread in threads {
             thread.join().expect("a thread that only enters and leaves");
         }
+    }
+
+    #[test]
+    fn nobody_passes_by_the_closed_gate() {
+        let (inside, passed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let stop = AtomicBool::new(false);
+        let pass = || {
+            while !stop.load(Ordering::SeqCst) {
+                quiet::straight(|| {
+                    inside.fetch_add(1, Ordering::SeqCst);
+                    std::thread::yield_now();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    passed.fetch_add(1, Ordering::SeqCst);
+                    CUresult(0)
+                });
+                std::thread::yield_now();
+            }
+        };
+        /// Also where the test fails.
+        struct End<'a>(&'a AtomicBool);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        std::thread::scope(|scope| {
+            let _end = End(&stop);
+            (0..2).for_each(|_| drop(scope.spawn(pass)));
+            for _ in 0..20 {
+                // Quiet, until somebody has passed; others may end that at any time.
+                let before = passed.load(Ordering::SeqCst);
+                while passed.load(Ordering::SeqCst) == before {
+                    quiet::moment().map(quiet::begin);
+                    std::thread::yield_now();
+                }
+                let closed = close();
+                let here = (inside.load(Ordering::SeqCst), passed.load(Ordering::SeqCst));
+                assert_eq!(here.0, 0);
+                // Nothing becomes quiet meanwhile.
+                assert_eq!(quiet::moment(), None);
+                (0..20).for_each(|_| std::thread::yield_now());
+                assert_eq!((inside.load(Ordering::SeqCst), passed.load(Ordering::SeqCst)), here);
+                drop(closed);
+            }
+        });
     }
 }
