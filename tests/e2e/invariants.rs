@@ -127,6 +127,16 @@ fn invariant_7_a_weight_whose_address_went_to_memory_is_right_when_nothing_shows
     }
 }
 
+#[test]
+fn invariant_6_a_weight_that_becomes_private_leaves_the_budget_held() {
+    let run = streamed("a streamed weight's address in a copy, and many forwards")
+        .option("FT_MAX_GPU_MEM", "12MiB");
+    let outcome = told_well(run);
+    assert!(outcome.stderr.contains("its address went to device memory"), "{}", outcome.describe());
+    assert!(outcome.stderr.contains("exceeded the budget"), "{}", outcome.describe());
+    assert!(said(&outcome, "weights_gpu_bytes") <= 12 << 20, "{}", outcome.describe());
+}
+
 /// The driver tells no layout of kernels that are new after the switch-over.
 #[test]
 fn invariant_7_a_launch_whose_parameters_cannot_be_known_reads_right_bytes() {

@@ -20,7 +20,7 @@ use crate::ffi::types::CUresult;
 use crate::log;
 
 pub(super) use calm::{nothing_to_gain, pass_ended};
-pub(super) use newcomer::{hold_budget, is_any_owed, settle_owed};
+pub(super) use newcomer::{bytes_over, hold_budget, is_any_owed, settle_owed};
 
 /// Weights that make room leave one part in so many of a GPU free besides: without it every further allocation would move weights again.
 const ROOM: u64 = 64;
@@ -190,7 +190,7 @@ fn at(device: i32) -> usize {
     (device.unsigned_abs() as usize).min(MAX_DEVICES - 1)
 }
 
-fn bit(device: i32) -> u64 {
+pub(super) fn bit(device: i32) -> u64 {
     1 << at(device)
 }
 

@@ -12,7 +12,7 @@ use super::check::seeds::{self, Seed};
 use super::pressure::{self, Wish};
 use super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::world::{Unit, UnitState, World, world};
-use super::{gate, learn, passes, rows, verify};
+use super::{gate, learn, passes, replan, rows, verify};
 use crate::ffi::copy;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::types::CUresult;
@@ -98,9 +98,11 @@ pub(super) fn once_for_good(id: UnitId, why: Why) -> CudaResult<()> {
     if let Some(unit) = world.unit_mut(id) {
         unit.stay.get_or_insert(why.reason());
     }
+    let device = world.unit(id).map(|unit| unit.device).filter(|_| left.is_some());
     drop(world);
     drop(closed);
     announce(left, why);
+    device.into_iter().for_each(replan::became_private);
     Ok(())
 }
 

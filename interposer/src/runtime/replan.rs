@@ -13,6 +13,7 @@ mod target;
 mod worth;
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flextensor_config::choices::Replan;
 use flextensor_core::drift::{Expected, Watch};
@@ -26,6 +27,7 @@ use super::arena::{Meaning, arena};
 use super::chosen;
 use super::learn;
 use super::models::Model;
+use super::pressure;
 use super::streaming::{Streaming, ring_of};
 use super::trace;
 use super::world::{UnitState, World, world};
@@ -247,8 +249,32 @@ pub(crate) fn ask(id: ModelId) -> Option<bool> {
     Some(may)
 }
 
+/// Bit n: what became private on device n exceeds its budget.
+static EXCEEDED: AtomicU64 = AtomicU64::new(0);
+
+/// A weight of this device stays in private pages from now on: where the budget is exceeded by that, a plan that holds it follows. The calling thread holds neither the world nor a ring.
+pub(super) fn became_private(device: i32) {
+    if pressure::bytes_over(device).is_some() {
+        EXCEEDED.fetch_or(pressure::bit(device), Ordering::Relaxed);
+    }
+}
+
+/// Thinks of a plan that holds the budget again, if one is wanted.
+fn hold_budget_again(device: i32) {
+    let bit = pressure::bit(device);
+    if EXCEEDED.load(Ordering::Relaxed) & bit == 0 {
+        return;
+    }
+    // Where nothing is streamed any more there is nobody to make room.
+    let can = enabled() && ring_of(device).is_some() && pressure::bytes_over(device).is_some();
+    if !can || placing::think(device, Why::Budget) {
+        EXCEEDED.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
 /// A forward on this device has ended, and the calling thread holds nothing.
 pub(super) fn between_forwards(device: i32) {
+    hold_budget_again(device);
     if chosen::take_news(device) && ring_of(device).is_some() && !placing::think(device, Why::Chosen) {
         chosen::add_news(device);
     }

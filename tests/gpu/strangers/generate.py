@@ -22,6 +22,8 @@ def load(options):
     """The model, where a program of one line would put it."""
     from transformers import AutoModelForCausalLM
 
+    # It does not give the same bits twice for one query on a cache that grows, so that two native runs may differ.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     shape, name = (TINY, "llama_tiny") if options.tiny else (SHAPE, "llama_8b")
     folder = checkpoint.llama(name, layers=LAYERS, **shape)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, device_map=options.device)

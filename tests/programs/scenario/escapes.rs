@@ -5,15 +5,19 @@ use super::scene::{Done, Scene};
 use cudarc::driver::sys;
 use harness::driver::check;
 use harness::gpu::Argument::{Struct, Word};
+use harness::gpu::PAGE;
 
 const COUNT: u64 = 6;
 const PAGES: u64 = 2;
+/// Forwards in which a new plan comes, if one does.
+const PATIENCE: usize = 2000;
 
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "an address in a copy" => {
             an_address_escapes(|scene, address| scene.gpu.upload(scene.array, &address.to_le_bytes()))
         }
+        "a streamed weight's address in a copy, and many forwards" => a_streamed_one_escapes(),
         "an address in a copy of any memory" => an_address_escapes(|scene, address| {
             check("cuMemcpy", scene.gpu.driver.copy(scene.array, (&raw const *address).addr() as u64, 8))
         }),
@@ -50,6 +54,27 @@ fn an_address_escapes(copy: impl Fn(&Scene, &u64) -> Done) -> Told {
         let arguments = [Word(scene.array), Word(1), Word(weight.bytes), seeds, Word(scene.counter)];
         scene.gpu.launch("check_indirect", scene.main, &arguments)?;
     }
+    scene.finish()
+}
+
+/// It becomes private, and forwards go on.
+fn a_streamed_one_escapes() -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let report = scene.ft.as_ref().and_then(|ft| ft.report()).unwrap_or_default();
+    let mut units = report["placements"].as_array().into_iter().flatten();
+    let whole = |unit: &&serde_json::Value| unit["streamed_bytes"] == PAGES * PAGE as u64;
+    let name = units.find(whole).and_then(|unit| unit["name"].as_str()).unwrap_or_default().to_owned();
+    let streamed = (0..COUNT as usize).find(|at| name == format!("layers.{at}.weight"));
+    let weight = scene.weights[streamed.expect("a weight that is streamed whole")];
+    scene.gpu.upload(scene.array, &weight.address.to_le_bytes())?;
+    for _ in 0..PATIENCE {
+        scene.pass()?;
+        scene.synchronize()?;
+        if scene.ft.as_ref().and_then(|ft| ft.report()).unwrap_or_default()["counters"]["replans"] == 1 {
+            break;
+        }
+    }
+    scene.pass()?;
     scene.finish()
 }
 

@@ -38,7 +38,7 @@ pub(in super::super) fn hold_budget(device: i32) {
 }
 
 /// Bytes by which weights exceed the budget of a device with a plan in force.
-fn bytes_over(device: i32) -> Option<u64> {
+pub(in super::super) fn bytes_over(device: i32) -> Option<u64> {
     let total = device::total_memory(device).map_or(0, |bytes| bytes as u64);
     let budget = config().max_gpu_mem_for(device.unsigned_abs(), total)?;
     let world = world();

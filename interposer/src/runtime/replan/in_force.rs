@@ -109,6 +109,7 @@ fn announce(done: InForce) {
         Why::Drift => "passes took other times than expected",
         Why::Chosen => "the program chose what is streamed",
         Why::Asked => "the program asked for it",
+        Why::Budget => "a weight that became private exceeded the budget",
         Why::Pressure | Why::Room => return promoted(done),
     };
     log::notice!(

@@ -26,6 +26,8 @@ pub(in super::super) enum Why {
     Pressure,
     /// Memory that weights had to make free is not needed any more.
     Room,
+    /// A weight became private, and the budget is exceeded by it.
+    Budget,
     /// The program chose a strategy, or weights.
     Chosen,
     /// The program asked for it.
