@@ -5,6 +5,7 @@ mod closing;
 mod perform;
 mod stream_names;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use flextensor_core::pager::{Command, CopyStream, Hit, Pager, Verdict};
@@ -53,6 +54,13 @@ pub(crate) struct StreamedUnit {
     pub(crate) ledger: Ledger,
 }
 
+/// Which ring, and how far it has come. The default is that of no ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct RingState {
+    number: u64,
+    added: u64,
+}
+
 /// A ring in operation.
 pub(crate) struct Streaming {
     pub(crate) device: i32,
@@ -71,6 +79,8 @@ pub(crate) struct Streaming {
     pub(crate) last_stream: Option<Stream>,
     /// Units that were ever added: orders that were set before know nothing of later ones.
     pub(crate) added: u64,
+    /// Of all rings this one; 0 = one of nothing, which nobody sees.
+    number: u64,
     /// What verifies all this, where that was asked for.
     check: Option<Box<RingCheck>>,
 }
@@ -93,6 +103,7 @@ pub(crate) fn ring_of(device: i32) -> MutexGuard<'static, Option<Box<Streaming>>
 impl Streaming {
     /// A ring without units, and without its pages yet, in the current context.
     pub(crate) fn new(device: i32, context: Context, pages: u32, chunk_pages: u32) -> CudaResult<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let first = stream::create_nonblocking()?;
         let second = stream::create_nonblocking().inspect_err(|_| {
             let _ = stream::destroy(first);
@@ -112,8 +123,22 @@ impl Streaming {
             bytes_back: 0,
             last_stream: None,
             added: 0,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             check,
         })
+    }
+
+    /// A ring of nothing, as a place to begin from where there is none.
+    ///
+    /// # Errors
+    /// What the driver says where it makes no streams.
+    pub(crate) fn of_nothing(device: i32, context: Context) -> CudaResult<Self> {
+        Ok(Self { number: 0, ..Self::new(device, context, 0, 1)? })
+    }
+
+    /// What a plan stands on: another ring, or one to which more was added, is not the one that the plan was made for, however alike they are.
+    pub(crate) fn state(&self) -> RingState {
+        RingState { number: self.number, added: self.added }
     }
 
     /// The same with its pages.

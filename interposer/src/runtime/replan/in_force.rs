@@ -38,17 +38,16 @@ pub(super) fn between_forwards(device: i32) {
     if !prepared::any() || graphs::any_capture() {
         return;
     }
-    let Some(prepared) = prepared::take(device) else { return };
-    try_now(prepared);
+    {
+        // Before the plan is taken: who changes places meanwhile finds what is prepared, and gives it up.
+        let Ok(_only) = switch::SWITCHING.try_lock() else { return };
+        let Some(prepared) = prepared::take(device) else { return };
+        let context = prepared.context;
+        passes::in_context(context, || put_in_force(prepared));
+    }
     // Whoever has freed weights meanwhile found neither the plan, which this thread had, nor the ring, while places could change.
     prepared::discard_stale(device);
     switch::retire_empty_ring(device);
-}
-
-fn try_now(prepared: Prepared) {
-    let Ok(_only) = switch::SWITCHING.try_lock() else { return keep(prepared) };
-    let context = prepared.context;
-    passes::in_context(context, || put_in_force(prepared));
 }
 
 fn put_in_force(prepared: Prepared) {

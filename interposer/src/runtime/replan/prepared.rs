@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use flextensor_core::plan::{Plan, PlanRequest};
 
 use super::super::shadow::{self, Wanted};
-use super::super::streaming::{Streaming, ring_of};
+use super::super::streaming::{RingState, Streaming, ring_of};
 use super::super::switch;
 use super::super::touched::Touched;
 use super::super::world::{UnitState, World, world};
@@ -35,8 +35,8 @@ pub(super) struct Prepared {
     pub(super) why: Why,
     /// GPU bytes of all weights now, ring included.
     pub(super) peak_before: u64,
-    /// The decision that it stands on.
-    stands_on: u64,
+    /// The ring that it was made for.
+    stands_on: RingState,
 }
 
 /// Prepared plans, by device at most one each.
@@ -192,6 +192,6 @@ impl Prepared {
             })
         };
         let known = self.targets.iter().filter(|target| target.before > 0).count();
-        ring.added == self.stands_on && ring.streamed().count() == known && self.targets.iter().all(stands)
+        ring.state() == self.stands_on && ring.streamed().count() == known && self.targets.iter().all(stands)
     }
 }

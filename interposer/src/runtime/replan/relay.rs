@@ -15,8 +15,9 @@ use super::prepared::Prepared;
 use super::target::Target;
 use super::worth::Why;
 use crate::ffi::copy;
-use crate::ffi::result::CudaResult;
+use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::stream::{self, Stream};
+use crate::ffi::types::CUresult;
 use crate::ffi::vmm::{self, Handle};
 use crate::log;
 
@@ -43,7 +44,7 @@ pub(super) fn relay(prepared: &mut Prepared) -> Result<Relayed, String> {
     let mut guard = ring_of(prepared.device);
     let was_none = guard.is_none();
     if was_none && prepared.ring_before == 0 {
-        let none = Streaming::new(prepared.device, prepared.context, 0, 1);
+        let none = Streaming::of_nothing(prepared.device, prepared.context);
         *guard = Some(Box::new(none.map_err(|error| format!("no copy streams: {error}"))?));
     }
     let relayed = to_new_ring(&mut world, &mut guard, arena, prepared);
@@ -72,7 +73,7 @@ fn to_new_ring(
     // Whatever came of it: nobody may let go of a shadow that copies are on their way to.
     let brought = stream::drain(prepared.on).and(brought);
     brought.map_err(|error| format!("copying weights to host memory failed: {error}"))?;
-    let extra = create(prepared).map_err(|error| format!("no GPU memory: {error}"))?;
+    let extra = create(ring, prepared).map_err(|error| format!("no GPU memory: {error}"))?;
     let mut exchange = Exchange { taken: Vec::new(), pool: extra, ring_after: Vec::new(), filled: false };
     match exchange.run(world, ring, prepared) {
         Ok(promoted) => {
@@ -110,7 +111,7 @@ fn settle(ring: &mut Streaming, prepared: &Prepared) -> CudaResult<()> {
     peers::wait_to_move(ring.device)?;
     for target in prepared.targets.iter().filter(|target| target.before > 0) {
         if !ring.evict(target.id)? {
-            return Err(crate::ffi::result::CudaError(crate::ffi::types::CUresult::CUDA_ERROR_NOT_READY));
+            return Err(CudaError(CUresult::CUDA_ERROR_NOT_READY));
         }
     }
     ring.drain()?;
@@ -158,9 +159,9 @@ fn copy_common(ring: &Streaming, target: &Target, shadow: &Shadow) {
 }
 
 /// Pages that are needed beyond those that come free.
-fn create(prepared: &Prepared) -> CudaResult<Vec<Handle>> {
+fn create(ring: &Streaming, prepared: &Prepared) -> CudaResult<Vec<Handle>> {
     let count = |pages: fn(&Target) -> u64| -> u64 { prepared.targets.iter().map(pages).sum() };
-    let free = count(Target::demoted) + prepared.ring_before;
+    let free = count(Target::demoted) + ring.ring.len() as u64;
     let needed = count(Target::promoted) + prepared.ring_after;
     let mut made = Vec::new();
     for _ in free..needed {
@@ -384,8 +385,10 @@ fn placed_anew(
 fn begin_view(world: &mut World, target: &Target, view: u64, device: i32) -> CudaResult<()> {
     let pages = target.pages - target.after;
     let Some(region) = world.region_of_mut(target.base).filter(|_| pages > 0) else { return Ok(()) };
-    let prefix: Vec<Handle> =
-        region.handles_from(target.base).take(pages as usize).copied().flatten().collect();
+    let prefix: Option<Vec<Handle>> =
+        region.handles_from(target.base).take(pages as usize).copied().collect();
+    // A page without memory would have all behind it lie at the wrong place.
+    let prefix = prefix.ok_or(CudaError(CUresult::CUDA_ERROR_UNKNOWN))?;
     views::map(view, &prefix, device)?;
     region.views.push((view, pages * PAGE));
     Ok(())

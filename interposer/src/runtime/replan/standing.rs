@@ -8,7 +8,7 @@ use flextensor_core::units::UnitId;
 
 use super::super::arena::PAGE;
 use super::super::planned;
-use super::super::streaming::{Streaming, ring_of};
+use super::super::streaming::{RingState, Streaming, ring_of};
 use super::super::switch;
 use super::super::world::{Unit, UnitState, World, world};
 use super::super::{hosted, learn, overflow, passes, views};
@@ -38,7 +38,7 @@ pub(super) struct Asked {
     /// The plan as it stands, for the same request.
     pub(super) standing: Plan,
     pub(super) over_budget: bool,
-    pub(super) stands_on: u64,
+    pub(super) stands_on: RingState,
     /// Bytes that the device has.
     pub(super) total_bytes: u64,
 }
@@ -107,7 +107,7 @@ pub(super) fn asked(device: i32, aim: Aim<'_>) -> Option<Asked> {
         ..PlanRequest::default()
     };
     let over_budget = budget.is_some_and(|budget| weights + ring_bytes > budget);
-    let stands_on = ring.map_or(0, |ring| ring.added);
+    let stands_on = ring.map_or_else(RingState::default, Streaming::state);
     Some(Asked { device, context, request, standing, over_budget, stands_on, total_bytes })
 }
 
