@@ -60,7 +60,8 @@ def run_one(name: str, package: Path, limit_s: float) -> dict:
     """Runs an example as often as it promises something, in one folder of its own."""
     path = ROOT / "examples" / name
     runs = promised(path.read_text()) or [[]]
-    environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
+    # Variables of the bench, as FT_COMMIT, are none that the library knows.
+    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("FT_")}
     with tempfile.TemporaryDirectory() as folder:
         environment |= {
             "PYTHONPATH": os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
