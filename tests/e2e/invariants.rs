@@ -137,6 +137,16 @@ fn invariant_6_a_weight_that_becomes_private_leaves_the_budget_held() {
     assert!(said(&outcome, "weights_gpu_bytes") <= 12 << 20, "{}", outcome.describe());
 }
 
+/// A kernel that gets another number than it was passed is wrong, whatever it looked like.
+#[test]
+fn invariant_7_numbers_that_look_like_addresses_reach_the_kernel_as_they_are() {
+    for budget in ["6MiB", "12MiB", "16MiB"] {
+        for story in ["a number that looks like an address", "two numbers that look like an address"] {
+            told_well(streamed(story).option("FT_MAX_GPU_MEM", budget));
+        }
+    }
+}
+
 /// The driver tells no layout of kernels that are new after the switch-over.
 #[test]
 fn invariant_7_a_launch_whose_parameters_cannot_be_known_reads_right_bytes() {

@@ -187,3 +187,39 @@ fn no_refused_call_while_loading_is_a_wrong_byte_a_crash_or_a_hang() {
         }
     }
 }
+
+/// Driver calls of a transformer of so many layers that is loaded, and never run.
+fn calls_of_loading(layers: &str, preload: bool) -> serde_json::Map<String, serde_json::Value> {
+    let run = Run::program("transformer").args(["--layers", layers, "--forwards", "0"]);
+    let outcome = if preload { run.preload() } else { run }.start();
+    outcome.assert_success();
+    let journal = outcome.journal.as_ref().unwrap_or_else(|| panic!("no journal: {}", outcome.describe()));
+    journal["calls"].as_object().cloned().unwrap_or_default()
+}
+
+/// What four layers more cost, by call.
+fn calls_of_four_layers(preload: bool) -> std::collections::BTreeMap<String, u64> {
+    let (few, many) = (calls_of_loading("2", preload), calls_of_loading("6", preload));
+    let count = |calls: &serde_json::Map<String, serde_json::Value>, name: &str| {
+        calls.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0)
+    };
+    let more = many.keys().map(|name| (name.clone(), count(&many, name).saturating_sub(count(&few, name))));
+    more.filter(|&(_, more)| more > 0).collect()
+}
+
+/// The public fault is called "loading takes many times as long": bytes are moved once, and each page costs a handful of calls.
+#[test]
+fn loading_moves_no_byte_twice_and_costs_a_handful_of_calls_for_each_page() {
+    let (without, with) = (calls_of_four_layers(false), calls_of_four_layers(true));
+    let of =
+        |calls: &std::collections::BTreeMap<String, u64>, name: &str| calls.get(name).copied().unwrap_or(0);
+    let pages = of(&with, "cuMemCreate");
+    assert!(pages > 0, "nothing was managed: {with:?}");
+    for (name, count) in &with {
+        if name.contains("Memcpy") || name.contains("Launch") {
+            assert_eq!(*count, of(&without, name), "{name}: {with:?}");
+        }
+    }
+    let (all, before): (u64, u64) = (with.values().sum(), without.values().sum());
+    assert!(all <= before + 8 * pages, "{all} calls instead of {before} for {pages} pages: {with:?}");
+}

@@ -232,10 +232,12 @@ fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
         let Meaning::Streamed(unit) = found.meaning else { continue };
         let word = word_of(launch, found);
         // Released before the recorder is asked: it takes the table of words while it is locked.
-        let (reads_only, live) = {
+        let (reads_only, live, pointer) = {
             let words = words();
-            (is_reader(&words, word, scratch.inside), words.is_live(word))
+            (is_reader(&words, word, scratch.inside), words.is_live(word), words.is_pointer(word))
         };
+        // Two numbers side by side may look like an address: what is replaced must be a pointer, or the kernel gets another number.
+        let pointer = pointer || is_start(ring, unit, found);
         let written = ring.unit(unit).is_some_and(|unit| unit.ledger.written);
         let access = if reads_only && !written { Access::Read } else { Access::Write };
         let certainty = if live { Certainty::Live } else { Certainty::Unknown };
@@ -245,11 +247,12 @@ fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
                 if access == Access::Write {
                     hit.access = access;
                 }
+                hit.can_redirect &= pointer;
             }
             None => {
                 let streamed = ring.unit(unit);
                 let hold = streamed.is_some_and(|unit| unit.hold);
-                let can_redirect = streamed.is_some_and(|unit| unit.shadow.view.is_some());
+                let can_redirect = pointer && streamed.is_some_and(|unit| unit.shadow.view.is_some());
                 let certainty = match certainty {
                     _ if learn::in_owner(unit) => Certainty::Owner,
                     Certainty::Unknown if learn::may_be_used(unit) => Certainty::Live,
@@ -259,6 +262,11 @@ fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
             }
         }
     }
+}
+
+/// Whether the word is the address of a weight's first byte, where a pointer may stand.
+fn is_start(ring: &Streaming, unit: UnitId, found: &Found) -> bool {
+    found.offset.is_multiple_of(size_of::<u64>() as u32) && ring.begins_at(unit, found.address)
 }
 
 /// What is proven of a word holds inside forwards. Outside of them programs change weights (steps of an optimizer, merging of adapters) by kernels that may have
@@ -313,6 +321,8 @@ fn note_words(ring: &mut Streaming, launch: Launch, scratch: &Scratch) {
         if *verdict == Verdict::Began {
             let mut words = words();
             shown.clone().for_each(|found| words.mark_live(word_of(launch, found)));
+            let starts = shown.clone().filter(|found| is_start(ring, hit.unit, found));
+            starts.for_each(|found| words.mark_pointer(word_of(launch, found)));
         }
         if hit.access == Access::Read {
             continue;

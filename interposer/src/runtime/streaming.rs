@@ -69,6 +69,8 @@ pub(crate) struct Streaming {
     gpu: Gpu,
     /// By unit number.
     units: Vec<Option<StreamedUnit>>,
+    /// By unit number: addresses of its weights' first bytes.
+    starts: Vec<Box<[u64]>>,
     pub(crate) ring: Vec<Handle>,
     commands: Vec<Command>,
     /// The first failure of a command, and what it was; from then on nothing more is promised.
@@ -116,6 +118,7 @@ impl Streaming {
             pager: Pager::new(pages, chunk_pages).with_shared_events(shared_events(pages)),
             gpu: Gpu { copies, events: Vec::with_capacity(1024) },
             units: Vec::new(),
+            starts: Vec::new(),
             ring: Vec::new(),
             commands: Vec::with_capacity(1024),
             failed: None,
@@ -160,7 +163,10 @@ impl Streaming {
         let index = unit.0 as usize;
         if self.units.len() <= index {
             self.units.resize_with(index + 1, || None);
+            self.starts.resize_with(index + 1, Box::default);
         }
+        let members = known.into_iter().flat_map(|unit| &unit.members);
+        self.starts[index] = members.map(|member| member.address).collect();
         self.units[index] = Some(streamed);
     }
 
@@ -172,6 +178,11 @@ impl Streaming {
     /// The unit, while it is streamed.
     pub(crate) fn unit_mut(&mut self, unit: UnitId) -> Option<&mut StreamedUnit> {
         self.units.get_mut(unit.0 as usize)?.as_mut()
+    }
+
+    /// Whether a weight of the unit begins at this address.
+    pub(crate) fn begins_at(&self, unit: UnitId, address: u64) -> bool {
+        self.starts.get(unit.0 as usize).is_some_and(|starts| starts.contains(&address))
     }
 
     /// Every unit that is streamed.

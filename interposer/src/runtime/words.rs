@@ -52,6 +52,8 @@ pub(crate) enum Finding {
 #[derive(Clone, Debug, Default)]
 struct Known {
     live: bool,
+    /// It was the address of a weight's first byte when a use began by it: the kernel takes it for a pointer.
+    pointer: bool,
     clean: u8,
     writer: bool,
     /// A check of it is under way.
@@ -109,6 +111,16 @@ impl Words {
     /// A use began by this word.
     pub(crate) fn mark_live(&mut self, word: Word) {
         self.entry(word).live = true;
+    }
+
+    /// A use began by this word, when it was the address of a weight's first byte.
+    pub(crate) fn mark_pointer(&mut self, word: Word) {
+        self.entry(word).pointer = true;
+    }
+
+    /// Whether it is known to be a pointer, and no number that looks like an address.
+    pub(crate) fn is_pointer(&self, word: Word) -> bool {
+        self.get(word).is_some_and(|known| known.pointer)
     }
 
     /// A use began by this word before.
