@@ -137,6 +137,14 @@ fn invariant_6_a_weight_that_becomes_private_leaves_the_budget_held() {
     assert!(said(&outcome, "weights_gpu_bytes") <= 12 << 20, "{}", outcome.describe());
 }
 
+/// It may be a number, so that nothing is replaced: the weight is copied in, or gets private pages.
+#[test]
+fn invariant_7_a_stale_word_amid_a_weight_costs_no_byte() {
+    for budget in ["6MiB", "12MiB", "20MiB"] {
+        told_well(streamed("a stale word amid a weight").option("FT_MAX_GPU_MEM", budget));
+    }
+}
+
 /// A kernel that gets another number than it was passed is wrong, whatever it looked like.
 #[test]
 fn invariant_7_numbers_that_look_like_addresses_reach_the_kernel_as_they_are() {

