@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "bench")]
 
 import child  # noqa: E402
+import judging  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 LIMIT = 4 * GIB
@@ -135,16 +136,7 @@ def run(name: str, options: argparse.Namespace, ours: bool) -> tuple[child.Outco
 
 def judge(name: str, native: child.Outcome, ours: child.Outcome, most: int) -> str:
     """What is wrong, or nothing."""
-    wrong = []
-    for which, outcome in (("native", native), ("under the library", ours)):
-        if outcome.failure:
-            wrong.append(f"{which}: {outcome.failure}: {' / '.join(outcome.stderr_tail(3))[-300:]}")
-    expected, given = native.events("output"), ours.events("output")
-    differing = [at for at, (one, other) in enumerate(zip(expected, given, strict=False)) if one != other]
-    if differing:
-        wrong.append(f"{len(differing)} of {len(expected)} outputs differ, the first is {differing[0]}")
-    if len(expected) != len(given) or not expected:
-        wrong.append(f"{len(given)} outputs instead of {len(expected)}")
+    wrong = judging.wrong_outputs(native, ours)
     if most > LIMIT + CONTEXT:
         wrong.append(f"{most / MIB:.0f} MiB of GPU memory, the limit is {LIMIT // MIB}")
     stages = {line["after"]: line for line in ours.events("stage")}
@@ -224,13 +216,8 @@ def main() -> int:
         }
         with (options.out / "limits.jsonl").open("a") as file:
             file.write(json.dumps(line | machine(options.device)) + "\n")
-        print(
-            f"{'FAILED' if wrong else 'ok':8}{name}: {most / MIB:.0f} MiB of {LIMIT // MIB}, native {most_native / MIB:.0f} {wrong}",
-            flush=True,
-        )
-        if wrong:
-            for text in ours.stderr_tail(12):
-                print(f"    {text[:240]}")
+        memory = f"{most / MIB:.0f} MiB of {LIMIT // MIB}, native {most_native / MIB:.0f}; "
+        judging.tell(name, native, ours, memory, wrong)
     return 1 if failed else 0
 
 

@@ -19,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "bench")]
 
 import child  # noqa: E402
+import judging  # noqa: E402
 
 MIB = 1 << 20
 FORWARDS = 18
@@ -183,16 +184,7 @@ def command(name: str) -> list[str]:
 
 def judge(name: str, native: child.Outcome, ours: child.Outcome) -> str:
     """What is wrong, or nothing."""
-    wrong = []
-    for which, outcome in (("native", native), ("under the library", ours)):
-        if outcome.failure:
-            wrong.append(f"{which}: {outcome.failure}: {' / '.join(outcome.stderr_tail(3))[-300:]}")
-    expected, given = native.events("output"), ours.events("output")
-    differing = [at for at, (one, other) in enumerate(zip(expected, given, strict=False)) if one != other]
-    if differing:
-        wrong.append(f"{len(differing)} of {len(expected)} outputs differ, the first is {differing[0]}")
-    if len(expected) != len(given) or not expected:
-        wrong.append(f"{len(given)} outputs instead of {len(expected)}")
+    wrong = judging.wrong_outputs(native, ours)
     streamed = [count for line in ours.events("streamed") for count in line["bytes"]]
     wanted = 2 if name.startswith("a_model") else 1
     if sum(count > 0 for count in streamed) < wanted:
@@ -231,13 +223,7 @@ def main() -> int:
         native, ours = outcomes[name, False], outcomes[name, True]
         wrong = judge(name, native, ours)
         failed += bool(wrong)
-        print(
-            f"{'FAILED' if wrong else 'ok':8}{name} ({native.wall_s:.0f} s, {ours.wall_s:.0f} s) {wrong}",
-            flush=True,
-        )
-        if wrong:
-            for line in ours.stderr_tail(12):
-                print(f"    {line[:240]}")
+        judging.tell(name, native, ours, "", wrong)
     return 1 if failed else 0
 
 
