@@ -20,6 +20,7 @@ pub(crate) mod check;
 pub(crate) mod chosen;
 pub(crate) mod contexts;
 pub(crate) mod copies;
+mod devices;
 mod early;
 pub(crate) mod escapes;
 mod evidence;
@@ -199,7 +200,7 @@ fn device_of_meaning(meaning: Meaning) -> Option<i32> {
 
 /// Rings are few and know their units; asking them needs no world lock.
 fn device_of_unit(unit: UnitId) -> Option<i32> {
-    (0..streaming::MAX_DEVICES as i32)
+    (0..devices::MAX_DEVICES as i32)
         .find(|&device| streaming::ring_of(device).as_ref().is_some_and(|ring| ring.unit(unit).is_some()))
 }
 

@@ -20,7 +20,8 @@ use std::sync::{Mutex, MutexGuard};
 use flextensor_config::choices::CheckMode;
 use serde_json::{Value, json};
 
-use super::streaming::{MAX_DEVICES, ring_of};
+use super::devices::MAX_DEVICES;
+use super::streaming::ring_of;
 use crate::log;
 
 pub(crate) use alias::{look_at_launch, look_at_range};

@@ -3,9 +3,10 @@
 use flextensor_core::units::UnitId;
 
 use super::arena::{Meaning, arena};
+use super::devices::MAX_DEVICES;
 use super::private::{self, Why};
 use super::regions::Region;
-use super::streaming::{MAX_DEVICES, ring_of};
+use super::streaming::ring_of;
 use super::world::{UnitState, World, world};
 use super::{evidence, gate, learn, peers, replan, snapshot, verify};
 use crate::account;

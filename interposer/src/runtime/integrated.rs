@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use flextensor_core::units::Bytes;
 
 use super::config;
-use super::streaming::MAX_DEVICES;
+use super::devices::bit_of;
 use crate::ffi::device;
 use crate::log;
 
@@ -21,7 +21,7 @@ static SAID: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the device has no memory of its own. Where the driver does not tell, it has.
 pub(super) fn is(device: i32) -> bool {
-    let bit = bit(device);
+    let bit = bit_of(device);
     if ASKED.load(Ordering::Acquire) & bit == 0 {
         let Ok(integrated) = device::is_integrated(device) else { return false };
         if integrated {
@@ -34,7 +34,7 @@ pub(super) fn is(device: i32) -> bool {
 
 /// Says once of an integrated device what becomes of the program's memory there.
 pub(super) fn say(device: i32) {
-    let bit = bit(device);
+    let bit = bit_of(device);
     if SAID.load(Ordering::Relaxed) & bit != 0 || SAID.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
         return;
     }
@@ -48,8 +48,4 @@ pub(super) fn say(device: i32) {
             "GPU {device} is integrated and has no memory but the host's: nothing is streamed there"
         ),
     }
-}
-
-fn bit(device: i32) -> u64 {
-    1 << (device.unsigned_abs() as usize).min(MAX_DEVICES - 1)
 }

@@ -12,7 +12,7 @@ use super::layouts;
 use super::private::Why;
 use super::scan::{Found, Parameters, Patched};
 use super::streaming::{Streaming, ring_of};
-use super::words::{Suspect, Word, Words, words};
+use super::words::{Evidence, Suspect, Word, words};
 use super::{gate, graphs, home, learn, open, private, verify};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::{CUfunction, CUresult, c_void};
@@ -232,15 +232,13 @@ fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
         let Meaning::Streamed(unit) = found.meaning else { continue };
         let word = word_of(launch, found);
         // Released before the recorder is asked: it takes the table of words while it is locked.
-        let (reads_only, live, pointer) = {
-            let words = words();
-            (is_reader(&words, word, scratch.inside), words.is_live(word), words.is_pointer(word))
-        };
+        let known = words().evidence(word);
+        let reads_only = is_reader(known, scratch.inside);
         // Two numbers side by side may look like an address: what is replaced must be a pointer, or the kernel gets another number.
-        let pointer = pointer || is_start(ring, unit, found);
+        let pointer = known.pointer || is_start(ring, unit, found);
         let written = ring.unit(unit).is_some_and(|unit| unit.ledger.written);
         let access = if reads_only && !written { Access::Read } else { Access::Write };
-        let certainty = if live { Certainty::Live } else { Certainty::Unknown };
+        let certainty = if known.live { Certainty::Live } else { Certainty::Unknown };
         match scratch.hits.iter_mut().find(|hit| hit.unit == unit) {
             Some(hit) => {
                 hit.certainty = hit.certainty.max(certainty);
@@ -271,8 +269,8 @@ fn is_start(ring: &Streaming, unit: UnitId, found: &Found) -> bool {
 
 /// What is proven of a word holds inside forwards. Outside of them programs change weights (steps of an optimizer, merging of adapters) by kernels that may have
 /// written the very bytes that were there each time they were looked at: there every word may write.
-fn is_reader(words: &Words, word: Word, inside: bool) -> bool {
-    inside && words.reads_only(word)
+fn is_reader(known: Evidence, inside: bool) -> bool {
+    inside && known.reads_only
 }
 
 /// Shadows that the launch may write have no checksum until it is recorded.
@@ -320,9 +318,8 @@ fn note_words(ring: &mut Streaming, launch: Launch, scratch: &Scratch) {
         let shown = scratch.found.iter().filter(|found| found.meaning == Meaning::Streamed(hit.unit));
         if *verdict == Verdict::Began {
             let mut words = words();
-            shown.clone().for_each(|found| words.mark_live(word_of(launch, found)));
-            let starts = shown.clone().filter(|found| is_start(ring, hit.unit, found));
-            starts.for_each(|found| words.mark_pointer(word_of(launch, found)));
+            let began = shown.clone().map(|found| (word_of(launch, found), is_start(ring, hit.unit, found)));
+            began.for_each(|(word, pointer)| words.mark_live(word, pointer));
         }
         if hit.access == Access::Read {
             continue;
@@ -331,7 +328,7 @@ fn note_words(ring: &mut Streaming, launch: Launch, scratch: &Scratch) {
         let counts = *watched.get_or_insert_with(|| scratch.inside && open::watched_here().is_some());
         let words = words();
         let open = shown.map(|found| word_of(launch, found));
-        let open = open.filter(|&word| !is_reader(&words, word, scratch.inside));
+        let open = open.filter(|&word| !is_reader(words.evidence(word), scratch.inside));
         if verdict.in_place() {
             for word in open {
                 asks |= words.is_in_question(word);

@@ -171,11 +171,11 @@ pub(crate) fn after_launch(found: &[Found], function: usize, stream: Stream) {
             let Some(unit) = shown_unit(found) else { continue };
             recorder.hits += 1;
             match recorder.note(unit, stream) {
-                Noted::Began => words().mark_live(Word::of(function, found.offset)),
+                Noted::Began => words().mark_live(Word::of(function, found.offset), false),
                 Noted::GoesOn => {}
                 Noted::Doubtful => {
                     recorder.doubtful += 1;
-                    if words().is_live(Word::of(function, found.offset)) {
+                    if words().evidence(Word::of(function, found.offset)).live {
                         recorder.elsewhere.insert(unit);
                     }
                 }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::streaming::MAX_DEVICES;
+use super::devices::bit_of;
 use super::{config, pools};
 use crate::account;
 use crate::ffi::context::Context;
@@ -15,7 +15,7 @@ static KNOWN: AtomicU64 = AtomicU64::new(0);
 
 /// The program is about to take memory of a device.
 pub(crate) fn know(device: i32) {
-    let bit = 1 << (device.unsigned_abs() as usize).min(MAX_DEVICES - 1);
+    let bit = bit_of(device);
     if KNOWN.load(Ordering::Relaxed) & bit != 0 {
         return;
     }

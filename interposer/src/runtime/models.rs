@@ -12,6 +12,7 @@ use super::grouping::{self, Grouped};
 use super::measure::Measure;
 use super::regions::Region;
 use super::replan::{Current, Observation};
+use super::streaming::RingState;
 use super::world::{Member, Unit, UnitState, World, world};
 use super::{evidence, host_memory, hosted, learn, outside, overflow, pinning, pressure, switch, touched};
 use crate::ffi::context::{self, Context};
@@ -90,8 +91,8 @@ pub(crate) struct Model {
     pub(crate) current: Current,
     /// The pass that is going on is being observed.
     pub(crate) observation: Option<Observation>,
-    /// Units that had been added to the ring when its orders were last set there.
-    pub(crate) caught_up: Option<u64>,
+    /// The ring that its orders were last set in, as it was then.
+    pub(crate) caught_up: Option<RingState>,
 }
 
 impl Model {

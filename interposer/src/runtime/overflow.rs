@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard};
 use flextensor_core::units::Bytes;
 
 use super::arena::{Arena, Meaning, PAGE};
+use super::devices::{MAX_DEVICES, bit_of, index_of};
 use super::regions::Region;
-use super::streaming::MAX_DEVICES;
 use super::world::{World, world};
 use super::{config, host_memory, hosted, limit, pinning, pressure, python, touched};
 use crate::ffi::context::{self, Context};
@@ -40,17 +40,13 @@ static CLAIMED: Mutex<[u64; MAX_DEVICES]> = Mutex::new([0; MAX_DEVICES]);
 
 /// A forward of a named model begins on the device.
 pub(super) fn forward_began(device: i32) {
-    FORWARDS.fetch_or(bit(device), Ordering::Relaxed);
+    FORWARDS.fetch_or(bit_of(device), Ordering::Relaxed);
 }
 
 /// No forward has begun on the device, or no model is left there: what is allocated is taken for weights.
 fn is_loading(device: i32) -> bool {
-    FORWARDS.load(Ordering::Relaxed) & bit(device) == 0
+    FORWARDS.load(Ordering::Relaxed) & bit_of(device) == 0
         || world().models.values().all(|model| model.device != device)
-}
-
-fn bit(device: i32) -> u64 {
-    1 << (device.unsigned_abs() as usize).min(MAX_DEVICES - 1)
 }
 
 /// GPU bytes that a region being made may take; given back when the region is in the world, or was not made.
@@ -71,7 +67,7 @@ fn claimed() -> MutexGuard<'static, [u64; MAX_DEVICES]> {
 
 /// Claims room in GPU memory. None if the budget has not enough, or the GPU too little beyond it for what is no weight.
 fn claim(device: i32, bytes: u64) -> Option<Claim> {
-    let index = (device.unsigned_abs() as usize).min(MAX_DEVICES - 1);
+    let index = index_of(device);
     let mut claimed = claimed();
     if is_loading(device) {
         let taken = claimed[index] + bytes;
@@ -80,7 +76,7 @@ fn claim(device: i32, bytes: u64) -> Option<Claim> {
         }
         let memory = limit::free_and_total(device);
         if memory.is_ok_and(|(free, total)| free < taken + total / ROOM_WHILE_LOADING) {
-            SHORT.fetch_or(bit(device), Ordering::Relaxed);
+            SHORT.fetch_or(bit_of(device), Ordering::Relaxed);
             return None;
         }
     }
@@ -104,7 +100,7 @@ fn budget(device: i32) -> Option<u64> {
 /// Bytes of GPU memory that weights may take when a plan is made: the budget; where the GPU was too small while they were loaded, or ran short later, no more than
 /// leaves it some room. `ring_bytes`: those of the device's ring. The device's context is current.
 pub(super) fn limit(world: &World, ring_bytes: u64, device: i32, budget: Option<u64>) -> Option<u64> {
-    let short = SHORT.load(Ordering::Relaxed) & bit(device) != 0;
+    let short = SHORT.load(Ordering::Relaxed) & bit_of(device) != 0;
     let Ok((free, total)) = limit::free_and_total(device) else { return budget };
     let reserve = pressure::reserve(device, total);
     if !short && reserve.is_none() {
@@ -118,7 +114,7 @@ pub(super) fn limit(world: &World, ring_bytes: u64, device: i32, budget: Option<
 
 /// Weights that are learnt had to make room on the device: its plan leaves some too.
 pub(super) fn note_short(device: i32) {
-    SHORT.fetch_or(bit(device), Ordering::Relaxed);
+    SHORT.fetch_or(bit_of(device), Ordering::Relaxed);
 }
 
 /// GPU bytes of all regions of a device.

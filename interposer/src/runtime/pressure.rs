@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use flextensor_core::units::Bytes;
 
 use super::arena::PAGE;
-use super::streaming::MAX_DEVICES;
+use super::devices::bit_of;
 use super::{graphs, home, limit, pools, replan, switch};
 use crate::account;
 use crate::ffi::context;
@@ -186,20 +186,12 @@ pub(super) fn reserve(device: i32, total: u64) -> Option<u64> {
     is_pressed(device).then(|| 2 * room(total))
 }
 
-fn at(device: i32) -> usize {
-    (device.unsigned_abs() as usize).min(MAX_DEVICES - 1)
-}
-
-pub(super) fn bit(device: i32) -> u64 {
-    1 << at(device)
-}
-
 fn is_pressed(device: i32) -> bool {
-    PRESSED.load(Ordering::Relaxed) & bit(device) != 0
+    PRESSED.load(Ordering::Relaxed) & bit_of(device) != 0
 }
 
 fn note_demotion(device: i32, bytes: u64, wish: Wish) {
-    PRESSED.fetch_or(bit(device), Ordering::Relaxed);
+    PRESSED.fetch_or(bit_of(device), Ordering::Relaxed);
     calm::ends(device);
     DEMOTED_BYTES.fetch_add(bytes, Ordering::Relaxed);
     let (freed, asked) = (Bytes(bytes), Bytes(wish.bytes));
@@ -215,7 +207,7 @@ fn note_demotion(device: i32, bytes: u64, wish: Wish) {
 /// Weights have come back. `all`: nothing keeps them from where they would be without the shortage.
 pub(super) fn note_promotion(device: i32, bytes: u64, all: bool) {
     if all {
-        PRESSED.fetch_and(!bit(device), Ordering::Relaxed);
+        PRESSED.fetch_and(!bit_of(device), Ordering::Relaxed);
     }
     calm::promoted(device);
     PROMOTED_BYTES.fetch_add(bytes, Ordering::Relaxed);

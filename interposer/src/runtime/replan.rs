@@ -25,6 +25,7 @@ use flextensor_core::units::{ModelId, UnitId};
 
 use super::arena::{Meaning, arena};
 use super::chosen;
+use super::devices::bit_of;
 use super::learn;
 use super::models::Model;
 use super::pressure;
@@ -255,13 +256,13 @@ static EXCEEDED: AtomicU64 = AtomicU64::new(0);
 /// A weight of this device stays in private pages from now on: where the budget is exceeded by that, a plan that holds it follows. The calling thread holds neither the world nor a ring.
 pub(super) fn became_private(device: i32) {
     if pressure::bytes_over(device).is_some() {
-        EXCEEDED.fetch_or(pressure::bit(device), Ordering::Relaxed);
+        EXCEEDED.fetch_or(bit_of(device), Ordering::Relaxed);
     }
 }
 
 /// Thinks of a plan that holds the budget again, if one is wanted.
 fn hold_budget_again(device: i32) {
-    let bit = pressure::bit(device);
+    let bit = bit_of(device);
     if EXCEEDED.load(Ordering::Relaxed) & bit == 0 {
         return;
     }
@@ -291,13 +292,13 @@ pub(super) fn catch_up(id: ModelId, device: i32) {
     let mut world = world();
     let Some(caught_up) = world.models.get(&id).map(|model| model.caught_up) else { return };
     let mut ring = ring_of(device);
-    let Some(ring) = ring.as_mut().filter(|ring| caught_up != Some(ring.added)) else { return };
+    let Some(ring) = ring.as_mut().filter(|ring| caught_up != Some(ring.state())) else { return };
     let here = |model: &Model| model.device == device && !model.units.is_empty();
     let others = world.models.iter().any(|(&other, model)| other != id && here(model));
     let forecasts =
         world.decided.get(&device).map(|decided| decided.plan.forecasts.clone()).unwrap_or_default();
     let Some(model) = world.models.get_mut(&id) else { return };
-    let is_new = model.caught_up.replace(ring.added).is_none();
+    let is_new = model.caught_up.replace(ring.state()).is_none();
     set_orders(ring, id, &mut model.watch);
     expect(&mut model.watch, id, &forecasts);
     if is_new && others && enabled() {

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
+use super::devices::MAX_DEVICES;
 use super::replan::Outlook;
-use super::streaming::{self, MAX_DEVICES, ring_of};
+use super::streaming::{self, ring_of};
 use super::switch::Decided;
 use super::world::{Unit, UnitState, World, world};
 use super::{check, evidence, hosted, learn, memory, overflow, passes, pinning, pressure, replan, trace};

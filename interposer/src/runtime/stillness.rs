@@ -7,9 +7,10 @@
 use flextensor_core::phase::Phase;
 
 use super::arena::arena;
+use super::devices::MAX_DEVICES;
 use super::models::Model;
 use super::regions::Region;
-use super::streaming::{MAX_DEVICES, ring_of};
+use super::streaming::ring_of;
 use super::world::{World, world};
 use super::{check, graphs, learn, memory, pressure, replan};
 use crate::quiet;

@@ -15,6 +15,7 @@ use super::arena::PAGE;
 #[cfg(feature = "seeded-faults")]
 use super::check::seeds::{self, Seed};
 use super::check::{self, By, RingCheck};
+use super::devices::{MAX_DEVICES, index_of};
 use super::graphs;
 use super::shadow::Shadow;
 use super::verify::Ledger;
@@ -29,9 +30,6 @@ use stream_names::{is_of_a_thread, stream_id};
 
 pub(crate) use closing::{Counted, counted_by_gone_rings};
 pub(super) use stream_names::program_stream;
-
-/// Devices that a process may have.
-pub(crate) const MAX_DEVICES: usize = 64;
 
 /// One streamed unit as the runtime sees it.
 pub(crate) struct StreamedUnit {
@@ -80,7 +78,7 @@ pub(crate) struct Streaming {
     /// Where the last launch that showed a unit went.
     pub(crate) last_stream: Option<Stream>,
     /// Units that were ever added: orders that were set before know nothing of later ones.
-    pub(crate) added: u64,
+    added: u64,
     /// Of all rings this one; 0 = one of nothing, which nobody sees.
     number: u64,
     /// What verifies all this, where that was asked for.
@@ -91,8 +89,7 @@ static DEVICES: [Mutex<Option<Box<Streaming>>>; MAX_DEVICES] = [const { Mutex::n
 
 /// Locks the ring of a device; none before its first switch-over.
 pub(crate) fn ring_of(device: i32) -> MutexGuard<'static, Option<Box<Streaming>>> {
-    let index = usize::try_from(device).unwrap_or(0).min(MAX_DEVICES - 1);
-    DEVICES[index].lock().unwrap_or_else(|poisoned| {
+    DEVICES[index_of(device)].lock().unwrap_or_else(|poisoned| {
         let mut ring = poisoned.into_inner();
         // A panic with the lock held may have left decisions behind that were never enqueued.
         if let Some(ring) = ring.as_mut() {

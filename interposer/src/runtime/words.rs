@@ -49,6 +49,17 @@ pub(crate) enum Finding {
     ChangedBySomebody,
 }
 
+/// What launches are served by.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Evidence {
+    /// A use began by it before.
+    pub(crate) live: bool,
+    /// It is known to be a pointer, and no number that looks like an address.
+    pub(crate) pointer: bool,
+    /// Proven to read only, and nothing is left to be said against it.
+    pub(crate) reads_only: bool,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Known {
     live: bool,
@@ -83,6 +94,10 @@ impl Known {
         !self.writer && self.clean >= PROOFS
     }
 
+    fn is_reader(&self) -> bool {
+        self.is_proven() && open::has_settled(self.proven)
+    }
+
     fn forget_proofs(&mut self) {
         self.clean = 0;
         self.stands_on.clear();
@@ -108,29 +123,20 @@ impl Words {
         self.0.iter_mut().flat_map(HashMap::values_mut)
     }
 
-    /// A use began by this word.
-    pub(crate) fn mark_live(&mut self, word: Word) {
-        self.entry(word).live = true;
+    /// A use began by this word. `pointer`: it was the address of a weight's first byte.
+    pub(crate) fn mark_live(&mut self, word: Word, pointer: bool) {
+        let known = self.entry(word);
+        known.live = true;
+        known.pointer |= pointer;
     }
 
-    /// A use began by this word, when it was the address of a weight's first byte.
-    pub(crate) fn mark_pointer(&mut self, word: Word) {
-        self.entry(word).pointer = true;
-    }
-
-    /// Whether it is known to be a pointer, and no number that looks like an address.
-    pub(crate) fn is_pointer(&self, word: Word) -> bool {
-        self.get(word).is_some_and(|known| known.pointer)
-    }
-
-    /// A use began by this word before.
-    pub(crate) fn is_live(&self, word: Word) -> bool {
-        self.get(word).is_some_and(|known| known.live)
-    }
-
-    /// Proven to read only, and nothing is left to be said against it.
-    pub(crate) fn reads_only(&self, word: Word) -> bool {
-        self.get(word).is_some_and(|known| known.is_proven() && open::has_settled(known.proven))
+    /// All that a launch asks about a word.
+    pub(crate) fn evidence(&self, word: Word) -> Evidence {
+        self.get(word).map_or_else(Evidence::default, |known| Evidence {
+            live: known.live,
+            pointer: known.pointer,
+            reads_only: known.is_reader(),
+        })
     }
 
     /// Whether checks can still tell something of it.
@@ -236,14 +242,14 @@ mod tests {
         let mut words = Words::default();
         let word = Word::of(4096, 8);
         words.judge(&counted(&[word]), UNIT, Finding::Clean);
-        assert!(!words.reads_only(word));
+        assert!(!words.evidence(word).reads_only);
         words.judge(&counted(&[word]), UNIT, Finding::Clean);
         assert!(words.get(word).is_some_and(Known::is_proven));
         words.judge(&counted(&[word]), UNIT, Finding::Changed);
         for _ in 0..2 {
             words.judge(&counted(&[word]), UNIT, Finding::Clean);
         }
-        assert!(!words.reads_only(word) && !words.is_in_question(word));
+        assert!(!words.evidence(word).reads_only && !words.is_in_question(word));
     }
 
     #[test]
@@ -259,7 +265,7 @@ mod tests {
         words.judge(&counted(&[writer]), UNIT, Finding::ChangedBySomebody);
         assert!(words.is_in_question(writer), "it may have been somebody else");
         words.judge(&counted(&[writer]), UNIT, Finding::Changed);
-        assert!(!words.is_in_question(writer) && !words.reads_only(writer));
+        assert!(!words.is_in_question(writer) && !words.evidence(writer).reads_only);
     }
 
     #[test]
@@ -281,10 +287,10 @@ mod tests {
         for _ in 0..2 {
             words.judge(&counted(&[word]), UNIT, Finding::Clean);
         }
-        assert!(!words.reads_only(word), "its pass goes on");
+        assert!(!words.evidence(word).reads_only, "its pass goes on");
         open::end(model, true);
         // Passes of other tests end too.
-        while !words.reads_only(word) {
+        while !words.evidence(word).reads_only {
             std::thread::yield_now();
         }
     }
@@ -324,9 +330,9 @@ mod tests {
     #[test]
     fn an_unloaded_module_takes_what_was_known_with_it() {
         let mut words = Words::default();
-        words.mark_live(Word::of(1, 0));
+        words.mark_live(Word::of(1, 0), false);
         words.forget_all();
-        assert!(!words.is_live(Word::of(1, 0)));
+        assert!(!words.evidence(Word::of(1, 0)).live);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::sync::{Condvar, MutexGuard};
 
 use flextensor_core::pager::{Access, Hit, StreamId};
 
-use super::super::streaming::{MAX_DEVICES, Streaming, program_stream};
+use super::super::devices::{MAX_DEVICES, index_of};
+use super::super::streaming::{Streaming, program_stream};
 use super::{LOOKED, count, is_on};
 use crate::ffi::context;
 use crate::ffi::event::{self, Event};
@@ -198,5 +199,5 @@ pub(super) fn note_enqueued(device: i32) {
 }
 
 fn enqueued(device: i32) -> &'static Condvar {
-    &ENQUEUED[usize::try_from(device).unwrap_or(0).min(MAX_DEVICES - 1)]
+    &ENQUEUED[index_of(device)]
 }

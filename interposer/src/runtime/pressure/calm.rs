@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use super::super::streaming::MAX_DEVICES;
+use super::super::devices::{MAX_DEVICES, index_of};
 use super::super::{limit, replan};
-use super::{at, is_pressed, room};
+use super::{is_pressed, room};
 
 /// Passes that memory has to stay free before weights come back; as many more times two where they had to leave again soon, up to the most.
 const PATIENCE: u64 = 8;
@@ -24,7 +24,7 @@ static CALM: Mutex<[Calm; MAX_DEVICES]> =
     Mutex::new([Calm { passes: 0, patience: PATIENCE, since_promotion: u64::MAX }; MAX_DEVICES]);
 
 fn calm(device: i32) -> (usize, MutexGuard<'static, [Calm; MAX_DEVICES]>) {
-    let at = at(device);
+    let at = index_of(device);
     (at, CALM.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
 }
 

@@ -5,11 +5,11 @@ use std::sync::{Mutex, MutexGuard};
 
 use flextensor_core::units::Bytes;
 
-use super::super::streaming::{MAX_DEVICES, ring_of};
+use super::super::devices::{MAX_DEVICES, bit_of, index_of};
+use super::super::streaming::ring_of;
 use super::super::world::{UnitState, world};
 use super::super::{config, hosted, replan, switch};
 use super::calm::MOST_PATIENCE;
-use super::{at, bit};
 use crate::account;
 use crate::ffi::{context, device};
 use crate::log;
@@ -33,8 +33,8 @@ pub(in super::super) fn hold_budget(device: i32) {
         "the budget of GPU {device} is exceeded by {} until another model has been learnt",
         Bytes(over)
     );
-    owed()[at(device)] = Some(Owed { wait: 1, passes: 0 });
-    ANY_OWED.fetch_or(bit(device), Ordering::Relaxed);
+    owed()[index_of(device)] = Some(Owed { wait: 1, passes: 0 });
+    ANY_OWED.fetch_or(bit_of(device), Ordering::Relaxed);
 }
 
 /// Bytes by which weights exceed the budget of a device with a plan in force.
@@ -88,10 +88,10 @@ impl Owed {
 
 /// A forward has ended on the device, and the calling thread holds nothing: a budget that is owed is tried for again.
 pub(in super::super) fn settle_owed(device: i32) {
-    if ANY_OWED.load(Ordering::Relaxed) & bit(device) == 0 {
+    if ANY_OWED.load(Ordering::Relaxed) & bit_of(device) == 0 {
         return;
     }
-    let due = owed()[at(device)].as_mut().is_some_and(Owed::is_due);
+    let due = owed()[index_of(device)].as_mut().is_some_and(Owed::is_due);
     if !due {
         return;
     }
@@ -105,8 +105,8 @@ pub(in super::super) fn settle_owed(device: i32) {
         }
     }
     if over.is_none() || bytes_over(device).is_none() {
-        owed()[at(device)] = None;
-        ANY_OWED.fetch_and(!bit(device), Ordering::Relaxed);
+        owed()[index_of(device)] = None;
+        ANY_OWED.fetch_and(!bit_of(device), Ordering::Relaxed);
     }
 }
 

@@ -23,7 +23,6 @@ use crate::ffi::stream::Stream;
 pub(super) struct Prepared {
     pub(super) device: i32,
     pub(super) context: Context,
-    pub(super) ring_before: u64,
     pub(super) targets: Vec<Target>,
     /// The new ring without units and pages; goes when it is put in force.
     pub(super) fresh: Option<Streaming>,
@@ -148,7 +147,6 @@ pub(super) fn make_ready(
     Ok(Prepared {
         device: asked.device,
         context: asked.context,
-        ring_before: asked.standing.ring_pages,
         targets,
         ring_after: made.ring_pages,
         on: fresh.demand_stream(),
@@ -175,6 +173,11 @@ impl Prepared {
         let total = device::total_memory(self.device).map_or(0, |bytes| bytes as u64);
         let budget = super::super::config().max_gpu_mem_for(self.device.unsigned_abs(), total);
         budget.is_some() && self.request.budget == budget
+    }
+
+    /// Whether there was no ring when it was made.
+    pub(super) fn begins_without_ring(&self) -> bool {
+        self.stands_on == RingState::default()
     }
 
     /// Whether everything still stands where it stood.

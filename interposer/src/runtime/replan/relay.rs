@@ -43,7 +43,7 @@ pub(super) fn relay(prepared: &mut Prepared) -> Result<Relayed, String> {
     let reading = readout::hold();
     let mut guard = ring_of(prepared.device);
     let was_none = guard.is_none();
-    if was_none && prepared.ring_before == 0 {
+    if was_none && prepared.begins_without_ring() {
         let none = Streaming::of_nothing(prepared.device, prepared.context);
         *guard = Some(Box::new(none.map_err(|error| format!("no copy streams: {error}"))?));
     }
@@ -344,10 +344,6 @@ fn install(
             );
         }
         note(world, arena, target);
-    }
-    for model in world.models.values_mut().filter(|model| model.device == prepared.device) {
-        // Of no ring: the next pass sets its orders anew. What no ring has known yet is still new, and gets its plan when it has been learnt.
-        model.caught_up = model.caught_up.map(|_| u64::MAX);
     }
     *guard = Some(Box::new(fresh));
     Some(before)
