@@ -1,6 +1,6 @@
 //! Models that are larger than their budget, or than the GPU: they are built, cast and run with right bytes, and GPU memory is kept to at every moment.
 
-use super::told::{self, BUDGET, said, story, survives, told_well};
+use super::told::{self, BUDGET, on_a_gpu_of, said, survives, told_well};
 use harness::Run;
 use std::time::Duration;
 
@@ -19,15 +19,6 @@ fn without_measuring(run: Run) -> Run {
 /// A story under a budget that holds from the first allocation on.
 fn streamed(name: &str) -> Run {
     told::streamed(name).option("FT_BUDGET_WHILE_LOADING", "1")
-}
-
-/// A story under no budget, on a GPU with this much memory.
-fn on_a_gpu_of(bytes: u64, name: &str) -> Run {
-    story(name)
-        .preload()
-        .option("FT_MANAGED_MIN_BYTES", "1MiB")
-        .option("FT_PROFILING_ITERS", "1")
-        .sim("MEM", bytes.to_string())
 }
 
 #[test]

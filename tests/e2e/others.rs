@@ -1,7 +1,7 @@
 //! Other processes take memory of the GPU and give it back while weights are placed: between a decision and what is made of it, free memory is not what it was. Weights stay
 //! where they are or are streamed, every byte is right, and they come back when memory does.
 
-use super::told::{said, story, streamed, told_well};
+use super::told::{on_a_gpu_of, said, streamed, told_well};
 use harness::{Outcome, Run};
 
 /// Six weights of two pages.
@@ -9,12 +9,6 @@ const MODEL: u64 = 24 << 20;
 
 /// A part of what is free, and all of it.
 const TAKEN: [&str; 2] = ["6MiB", "1TiB"];
-
-/// As `story`, on a GPU of this size, without a budget.
-fn on_a_gpu_of(bytes: u64, name: &str) -> Run {
-    let run = story(name).preload().option("FT_MANAGED_MIN_BYTES", "1MiB");
-    run.option("FT_PROFILING_ITERS", "1").sim("MEM", bytes.to_string())
-}
 
 /// Learnt, every byte right, nothing detected; how often others took memory or gave it back.
 fn right(run: Run, fault: &str) -> (Outcome, u64) {

@@ -1,7 +1,7 @@
 //! GPU memory that runs short after weights were placed: they make room, nothing that is read is wrong, and they come back when memory is free again. Stories are in
 //! `programs/scenario/pressure.rs`.
 
-use super::told::{said, story, survives};
+use super::told::{on_a_gpu_of, said, survives};
 use harness::{Outcome, Run};
 use std::time::Duration;
 
@@ -12,14 +12,6 @@ const MODEL: u64 = 24 << 20;
 
 /// Weights of 24 MiB, and room for two blocks of the cache of five that grows.
 const GPU: u64 = 34 << 20;
-
-fn on_a_gpu_of(bytes: u64, name: &str) -> Run {
-    story(name)
-        .preload()
-        .option("FT_MANAGED_MIN_BYTES", "1MiB")
-        .option("FT_PROFILING_ITERS", "1")
-        .sim("MEM", bytes.to_string())
-}
 
 fn short(name: &str) -> Run {
     on_a_gpu_of(GPU, name)

@@ -1,18 +1,10 @@
 //! A process whose weights all fit is not looked at any more, and notices all the same when that ends. Stories are in `programs/scenario/quiet.rs`.
 
-use super::told::{said, story};
+use super::told::{on_a_gpu_of, said};
 use harness::{Outcome, Run};
 
 /// Six weights of two pages, 24 MiB, and room for two blocks of the cache of five that grows.
 const GPU: u64 = 34 << 20;
-
-fn on_a_gpu_of(bytes: u64, name: &str) -> Run {
-    story(name)
-        .preload()
-        .option("FT_MANAGED_MIN_BYTES", "1MiB")
-        .option("FT_PROFILING_ITERS", "1")
-        .sim("MEM", bytes.to_string())
-}
 
 /// Every byte right, within the GPU's memory, and weights made room; nothing was looked at before.
 fn told_right(run: Run) -> Outcome {

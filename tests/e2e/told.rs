@@ -15,13 +15,19 @@ pub(crate) fn story(name: &str) -> Run {
         .limit(Duration::from_secs(120))
 }
 
-/// The same under the library, with weights that stream.
+/// The same under the library, which learns in one pass.
+fn preloaded(name: &str) -> Run {
+    story(name).preload().option("FT_MANAGED_MIN_BYTES", "1MiB").option("FT_PROFILING_ITERS", "1")
+}
+
+/// A story under the library, with weights that stream.
 pub(crate) fn streamed(name: &str) -> Run {
-    story(name)
-        .preload()
-        .option("FT_MANAGED_MIN_BYTES", "1MiB")
-        .option("FT_PROFILING_ITERS", "1")
-        .option("FT_MAX_GPU_MEM", BUDGET.to_string())
+    preloaded(name).option("FT_MAX_GPU_MEM", BUDGET.to_string())
+}
+
+/// A story under the library and no budget, on a GPU with this much memory.
+pub(crate) fn on_a_gpu_of(bytes: u64, name: &str) -> Run {
+    preloaded(name).sim("MEM", bytes.to_string())
 }
 
 /// Runs a story to a good end: it learnt, every byte was right, nothing was detected, and something was streamed.

@@ -17,6 +17,12 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "bench")]
+sys.path.append(str(ROOT / "tests" / "python"))
+
+import child  # noqa: E402
+from promised import runs  # noqa: E402
+
 # Under this budget, and by `flextensor run`; the others make their own arrangements.
 PRELOADED = {"offload.py": "1GiB"}
 # Writes a profile of a model that nobody runs.
@@ -35,21 +41,6 @@ PATTERNS = {
 }
 
 
-def promised(text: str) -> list[list[str]]:
-    """For each run of the example, the indented lines that its docstring promises on a GPU."""
-    after = text.split('"""')[1].split("Prints on a GPU", 1)
-    if len(after) < 2:
-        return []
-    runs, lines = [], []
-    for line in after[1].split("Prints without a GPU")[0].splitlines()[1:]:
-        if line.startswith("    "):
-            lines.append(line[4:])
-        elif lines:
-            runs.append(lines)
-            lines = []
-    return runs + ([lines] if lines else [])
-
-
 def is_as_promised(name: str, given: list[str], expected: list[str]) -> bool:
     if name in PATTERNS:
         return re.fullmatch("\n".join(PATTERNS[name]), "\n".join(given)) is not None
@@ -59,19 +50,16 @@ def is_as_promised(name: str, given: list[str], expected: list[str]) -> bool:
 def run_one(name: str, package: Path, limit_s: float) -> dict:
     """Runs an example as often as it promises something, in one folder of its own."""
     path = ROOT / "examples" / name
-    runs = promised(path.read_text()) or [[]]
-    # Variables of the bench, as FT_COMMIT, are none that the library knows.
-    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("FT_")}
+    promises = runs(path.read_text(), "on a GPU") or [[]]
     with tempfile.TemporaryDirectory() as folder:
-        environment |= {
-            "PYTHONPATH": os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
-        }
-        environment |= {"TMPDIR": folder, "TRITON_CACHE_DIR": folder}
+        paths = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
+        extra = {"PYTHONPATH": paths, "TMPDIR": folder, "TRITON_CACHE_DIR": folder}
+        environment = child.environment(None, {}, extra)
         command = [sys.executable, str(path)]
         if name in PRELOADED:
             budget = ["--max-gpu-mem", PRELOADED[name]]
             command = [sys.executable, "-m", "flextensor", "run", *budget, "--", *command]
-        for expected in runs:
+        for expected in promises:
             try:
                 done = subprocess.run(
                     command, env=environment, capture_output=True, text=True, timeout=limit_s
@@ -89,7 +77,7 @@ def run_one(name: str, package: Path, limit_s: float) -> dict:
                     "reason": reason,
                     "stderr": done.stderr.splitlines()[-8:],
                 }
-    return {"case": name, "result": "PASS", "reason": "", "runs": len(runs)}
+    return {"case": name, "result": "PASS", "reason": "", "runs": len(promises)}
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "bench")]
 
 import child  # noqa: E402
 import judging  # noqa: E402
+import link  # noqa: E402
 
 MIB, GIB = 1 << 20, 1 << 30
 LIMIT = 4 * GIB
@@ -177,8 +178,7 @@ def machine(device: int) -> dict:
     import pynvml
 
     name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(device))
-    driver = pynvml.nvmlSystemGetDriverVersion()
-    return {"gpu": name, "driver": driver, "commit": os.environ.get("FT_COMMIT", "unknown")}
+    return {"gpu": name, "driver": link.driver_version(), "commit": os.environ.get("FT_COMMIT", "unknown")}
 
 
 def main() -> int:

@@ -271,11 +271,12 @@ def test_a_limit_that_was_not_held_is_said(name, change, said):
 def test_every_example_promises_something_on_a_gpu():
     for path in (ROOT / "examples").glob("*.py"):
         if path.name not in examples.ELSEWHERE:
-            assert examples.promised(path.read_text()) or path.name in examples.PATTERNS, path.name
+            assert examples.runs(path.read_text(), "on a GPU") or path.name in examples.PATTERNS, path.name
 
 
 def test_an_example_that_promises_two_runs_has_two():
-    first, second = examples.promised((ROOT / "examples" / "profile_reuse.py").read_text())
+    text = (ROOT / "examples" / "profile_reuse.py").read_text()
+    first, second = examples.runs(text, "on a GPU")
     assert first[-1] == "saved" and second[-1] == "the same answer: True"
 
 

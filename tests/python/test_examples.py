@@ -1,12 +1,12 @@
 """The examples print what their first lines promise for a machine without a GPU."""
 
 import os
-import re
 import subprocess
 import sys
 
 import pytest
 from conftest import PACKAGE, ROOT
+from promised import runs
 
 # Writes a profile and no report of itself: test_plan.py reads what it makes.
 ELSEWHERE = {"llama_profile.py"}
@@ -15,19 +15,8 @@ EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py") if path
 
 
 def promised(text):
-    """The indented lines behind the last line of the file's docstring that begins with `Prints`, for the machine without a GPU."""
-    docstring = text.split('"""')[1]
-    parts = re.split(r"^Prints (on a GPU|without a GPU)[^\n]*\n", docstring, flags=re.MULTILINE)
-    by_machine = dict(zip(parts[1::2], parts[2::2], strict=True))
-    block = by_machine["without a GPU"]
-    if not block.startswith("    "):  # "the same"
-        block = by_machine["on a GPU"]
-    lines = []
-    for line in block.splitlines():
-        if not line.startswith("    "):
-            break
-        lines.append(line[4:])
-    return lines
+    """What is promised without a GPU, which may be `the same` as on one."""
+    return (runs(text, "without a GPU") or runs(text, "on a GPU"))[0]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

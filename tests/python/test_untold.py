@@ -123,14 +123,17 @@ def test_roots_within_roots_end_as_each_of_them_began(calls, nets, net):
             assert sorted(names(calls.take(*PASS))) == ["pass_begin"] * 2 + ["pass_end"] * 2
 
 
+def raising(error):
+    """A forward that ends so."""
+
+    def forward(tokens):
+        raise error
+
+    return forward
+
+
 def test_an_exception_ends_an_untold_pass_and_an_interrupt_is_made_good_by_the_next_one(calls, nets, net):
     from flextensor import _native
-
-    def raising(error):
-        def forward(tokens):
-            raise error
-
-        return forward
 
     forward = net.forward
     quiet(True)
@@ -151,10 +154,7 @@ def test_an_exception_ends_an_untold_pass_and_an_interrupt_is_made_good_by_the_n
 
 
 def test_a_pass_that_was_told_and_interrupted_is_ended_though_nothing_has_to_be_told(calls, nets, net):
-    def interrupted(tokens):
-        raise KeyboardInterrupt
-
-    forward, net.forward = net.forward, interrupted
+    forward, net.forward = net.forward, raising(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         net(nets.tokens)
     net.forward = forward

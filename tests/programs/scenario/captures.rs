@@ -31,22 +31,18 @@ enum When {
 fn a_graph_while_pointers_are_held() -> Told {
     let mut scene = Scene::set(COUNT, PAGES, MAY_STREAM | INDIRECT)?;
     scene.learn()?;
-    let (mut graph, mut executable) = (0, 0);
-    let mut captured = false;
+    let mut executable = None;
     scene.pass_with(|scene, at| {
         let weight = scene.weights[at];
         scene.launch("prepare_pointers", &[scene.array, weight.address, 0, 0, 0, 1])?;
         scene.check(scene.main, at)?;
-        if at == 2 && !std::mem::replace(&mut captured, true) {
-            let driver = &scene.gpu.driver;
-            check("cuStreamBeginCapture", driver.begin_capture(scene.main, 0))?;
-            scene.check(scene.main, at)?;
-            check("cuStreamEndCapture", driver.end_capture(scene.main, &mut graph))?;
-            check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
+        if at == 2 && executable.is_none() {
+            executable = Some(scene.captured((scene.main, 0), || scene.check(scene.main, at))?);
         }
         Ok(())
     })?;
     for _ in 0..2 {
+        let executable = executable.unwrap_or_default();
         check("cuGraphLaunch", scene.gpu.driver.graph_launch(executable, scene.main))?;
         scene.pass()?;
     }
@@ -81,13 +77,10 @@ fn a_graph(when: When) -> Told {
         When::Named => {}
         When::Unnamed => scene.drop_name(),
     }
-    let driver = &scene.gpu.driver;
-    check("cuStreamBeginCapture", driver.begin_capture(scene.main, 0))?;
-    scene.check(scene.main, 1)?;
-    scene.check(scene.main, 4)?;
-    let (mut graph, mut executable) = (0, 0);
-    check("cuStreamEndCapture", driver.end_capture(scene.main, &mut graph))?;
-    check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
+    let executable = scene.captured((scene.main, 0), || {
+        scene.check(scene.main, 1)?;
+        scene.check(scene.main, 4)
+    })?;
     if when == When::Unnamed {
         scene.name();
     }

@@ -165,15 +165,12 @@ fn memory_for_a_forward() -> Told {
 
 /// Runs `meanwhile` while a stream of the scene captures a check of a weight, and launches what came of it: a capture that did not survive is an error.
 fn while_captured(scene: &Scene, meanwhile: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
-    let driver = &scene.gpu.driver;
-    let (mut graph, mut executable) = (0, 0);
     // Relaxed: what other threads do is none of its business, as with graphs of torch's that share a process with others' work.
-    check("cuStreamBeginCapture", driver.begin_capture(scene.other, 2))?;
-    scene.check(scene.other, 3)?;
-    meanwhile()?;
-    check("cuStreamEndCapture", driver.end_capture(scene.other, &mut graph))?;
-    check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
-    check("cuGraphLaunch", driver.graph_launch(executable, scene.main))
+    let executable = scene.captured((scene.other, 2), || {
+        scene.check(scene.other, 3)?;
+        meanwhile()
+    })?;
+    check("cuGraphLaunch", scene.gpu.driver.graph_launch(executable, scene.main))
 }
 
 /// The GPU is full of weights, and some have to leave it before the first forward; in the first two a stream captures.

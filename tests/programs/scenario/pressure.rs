@@ -74,17 +74,16 @@ fn grows_in_a_capture() -> Told {
     let mut cache = Cache::default();
     grow_between_passes(&scene, &mut cache, 2)?;
     let driver = &scene.gpu.driver;
-    let (mut graph, mut executable) = (0, 0);
+    let mut grew = Ok(false);
     // Relaxed, so that the program may allocate meanwhile.
-    check("cuStreamBeginCapture", driver.begin_capture(scene.other, 2))?;
-    let mut mode = 2;
-    check("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode(&mut mode))?;
-    scene.check(scene.other, 3)?;
-    let grew = cache.grow_quietly(&scene, 8 * PAGE as u64);
-    check("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode(&mut mode))?;
-    check("cuStreamEndCapture", driver.end_capture(scene.other, &mut graph))?;
+    let executable = scene.captured((scene.other, 2), || {
+        let mut mode = 2;
+        check("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode(&mut mode))?;
+        scene.check(scene.other, 3)?;
+        grew = cache.grow_quietly(&scene, 8 * PAGE as u64);
+        check("cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode(&mut mode))
+    })?;
     say("grew in the capture", u64::from(grew?));
-    check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
     // Afterwards weights give way as before, but not the one in the graph.
     grow_between_passes(&scene, &mut cache, 3)?;
     for _ in 0..3 {
@@ -100,12 +99,10 @@ fn grows_beside_a_graph() -> Told {
     let scene = Scene::learnt(COUNT, PAGES)?;
     let mut cache = Cache::default();
     let driver = &scene.gpu.driver;
-    let (mut graph, mut executable) = (0, 0);
-    check("cuStreamBeginCapture", driver.begin_capture(scene.main, 0))?;
-    scene.check(scene.main, 0)?;
-    scene.check(scene.main, 5)?;
-    check("cuStreamEndCapture", driver.end_capture(scene.main, &mut graph))?;
-    check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
+    let executable = scene.captured((scene.main, 0), || {
+        scene.check(scene.main, 0)?;
+        scene.check(scene.main, 5)
+    })?;
     for _ in 0..5 {
         check("cuGraphLaunch", driver.graph_launch(executable, scene.main))?;
         cache.grow(&scene, 2 * PAGE as u64)?;

@@ -98,13 +98,12 @@ fn capture() -> Told {
     let scene = at_rest(COUNT, PAGES)?;
     let mut cache = Cache::default();
     let driver = &scene.gpu.driver;
-    let (mut graph, mut executable) = (0, 0);
-    check("cuStreamBeginCapture", driver.begin_capture(scene.main, 0))?;
-    scene.check(scene.main, 0)?;
-    scene.check(scene.main, 5)?;
-    say("quiet in the capture", scene.quiet());
-    check("cuStreamEndCapture", driver.end_capture(scene.main, &mut graph))?;
-    check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
+    let executable = scene.captured((scene.main, 0), || {
+        scene.check(scene.main, 0)?;
+        scene.check(scene.main, 5)?;
+        say("quiet in the capture", scene.quiet());
+        Ok(())
+    })?;
     scene.pass()?;
     say("quiet after the capture", scene.quiet());
     check("cuGraphLaunch", driver.graph_launch(executable, scene.main))?;

@@ -165,6 +165,21 @@ impl Scene {
         self.gpu.launch("check", stream, &[address, bytes, seed, self.counter].map(Word))
     }
 
+    /// Runs `launches` while the stream captures in this mode. Returns the graph that came of it, to be launched: a capture that did not survive is an error.
+    pub(crate) fn captured(
+        &self,
+        (stream, mode): (u64, u32),
+        launches: impl FnOnce() -> Done,
+    ) -> Result<u64, Failure> {
+        let driver = &self.gpu.driver;
+        let (mut graph, mut executable) = (0, 0);
+        check("cuStreamBeginCapture", driver.begin_capture(stream, mode))?;
+        launches()?;
+        check("cuStreamEndCapture", driver.end_capture(stream, &mut graph))?;
+        check("cuGraphInstantiate", driver.graph_instantiate(&mut executable, graph, 0))?;
+        Ok(executable)
+    }
+
     /// A check that takes its time, on the other stream, behind what the main one carries.
     pub(crate) fn check_slowly_elsewhere(&self, at: usize, microseconds: u64) -> Done {
         let Weight { address, bytes, seed, .. } = self.weights[at];
