@@ -116,6 +116,13 @@ impl Pager {
         self.slot(unit).is_some()
     }
 
+    /// Whether the unit is in use and in place, and no launch is about to write its shadow: a launch that shows it now is served there, whatever is thought of its words.
+    #[must_use]
+    pub fn is_in_use(&self, unit: UnitId) -> bool {
+        let slot = self.slot(unit).map(|slot| &self.slots[slot]);
+        slot.is_some_and(|slot| slot.current && slot.in_place() && slot.rewrites == 0)
+    }
+
     /// Pages of the ring.
     #[must_use]
     pub fn ring_pages(&self) -> u32 {
@@ -169,7 +176,7 @@ impl Pager {
             self.redirect(stream, slot, writes, out);
             return if hit.can_redirect { Verdict::Redirect } else { Verdict::Conflict };
         }
-        let distance = self.begin_use(slot, hit.certainty);
+        let distance = self.begin_use(slot, hit.certainty, out);
         if !self.slots[slot].in_place() {
             let copy = if distance == Some(0) { CopyStream::Prefetch } else { CopyStream::Demand };
             if !self.load_now(slot, copy, out) {
@@ -248,7 +255,6 @@ impl Pager {
                 }
             }
         }
-        self.marks.launched(&mut self.events, out);
     }
 
     /// Launches from here on share no event with those before, which is recorded now: later their stream may not be reached, or carry something else.
@@ -263,6 +269,7 @@ impl Pager {
             self.slots[index].move_readers(|_| true, (&mut self.marks, &mut self.events), out);
         }
         self.end_slot(index);
+        self.marks.use_ended(&mut self.events, out);
     }
 
     /// A pass of `model` in this shape begins: the expectation moves to its first use, and the order follows the one that ran before.

@@ -210,6 +210,7 @@ fn an_event_that_stands_before_its_launch() {
     let mut bench = bench(|_| true, 0);
     let verdict = bench.check(S1, reads(0));
     bench.pager.launched(S1, &[reads(0)], &[verdict], &mut bench.commands);
+    bench.pager.close_marks(&mut bench.commands);
     bench.perform();
     bench.audit.enqueued(S1, &[reads(0)], &[verdict], Caller(7));
     bench.launch(S2, reads(1));

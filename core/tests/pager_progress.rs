@@ -186,6 +186,44 @@ fn small_units_that_follow_each_other_share_their_waits_and_records() {
     assert!(shared < 2.1, "with an event behind four units these are a copy and one call more, not {shared}");
 }
 
+/// Each of them would only move the event that the first one had recorded.
+#[test]
+fn further_launches_of_a_use_cost_no_driver_call() {
+    let (count, held) = (24, 8);
+    for seed in [3, 1] {
+        let calls = |launches: u32| {
+            let mut world = small_units(count, held, seed);
+            let pass = |world: &mut World| {
+                for unit in 0..count {
+                    (0..launches).for_each(|_| drop(world.launch(S1, &[reads(unit)])));
+                    world.gpu.run(25);
+                }
+                world.take_journal().len()
+            };
+            pass(&mut world);
+            let calls = pass(&mut world);
+            world.finish().expect("right bytes");
+            calls
+        };
+        assert_eq!(calls(6), calls(1), "events behind {} pages", shared_events(seed));
+    }
+}
+
+/// No launch follows the last use of a pass: what it leaves is copied over all the same.
+#[test]
+fn pages_of_the_last_use_are_free_when_the_pass_has_ended() {
+    let (count, held) = (24, 8);
+    let mut world = small_units(count, held, 3);
+    (0..count).for_each(|unit| drop(world.launch(S1, &[reads(unit)])));
+    world.gpu.drain();
+    world.take_journal();
+    world.pager.pass_end(MODEL);
+    world.prefetch(S1);
+    assert_eq!(pages_in(&world.take_journal(), CopyStream::Prefetch), 1);
+    assert_eq!(world.pager.counters().pages_in, u64::from(count + held), "the whole ring is ahead");
+    world.finish().expect("right bytes");
+}
+
 #[test]
 fn units_that_share_events_are_on_their_way_as_early_but_for_those_behind_one_event() {
     for seed in [1, 2] {

@@ -9,6 +9,9 @@ pub(super) const MAX_STRAYS: u32 = 3;
 impl Pager {
     /// Rule 5: copies in what comes next, as far as pages are to be had. `stream` is where the asking launch stands.
     pub fn prefetch(&mut self, stream: StreamId, progress: &dyn Progress, out: &mut Vec<Command>) {
+        if self.current.is_empty() {
+            self.marks.use_ended(&mut self.events, out);
+        }
         if self.marks.is_gathering() && !self.orders.is_empty_ahead() {
             return;
         }
@@ -50,7 +53,12 @@ impl Pager {
     }
 
     /// Rule 9: a use begins, so many uses ahead of the expected one (0: its copy belongs to the prefetch stream); none if the hit moves nothing.
-    pub(super) fn begin_use(&mut self, slot: usize, certainty: Certainty) -> Option<usize> {
+    pub(super) fn begin_use(
+        &mut self,
+        slot: usize,
+        certainty: Certainty,
+        out: &mut Vec<Command>,
+    ) -> Option<usize> {
         if self.slots[slot].current {
             // Its next use may follow before this one is known to have ended.
             if self.orders.expected_slot() == Some(slot as u32) {
@@ -77,6 +85,7 @@ impl Pager {
         self.counters.uses += 1;
         self.counters.mispredictions += u64::from(distance > 0);
         self.strays = 0;
+        self.marks.use_ended(&mut self.events, out);
         self.end_others(taken.owner);
         let slot_state = &mut self.slots[slot];
         slot_state.awaiting = false;

@@ -1,5 +1,5 @@
-//! Events that several units share, so that small units cost few driver calls: launches in a row on one stream, and copies in a row on one copy stream, have one event behind
-//! them. What it is recorded behind is later than what one unit needs by at most [`Marks::batch_pages`] pages; what is longer by itself has its own.
+//! Events that several launches and units share, so that uses cost few driver calls: launches in a row on one stream, and copies in a row on one copy stream, have one event behind
+//! them. A use has one event at most, however many launches it takes. What it is recorded behind is later than what one unit needs by at most [`Marks::batch_pages`] pages; what is longer by itself has its own.
 //! What has to be waited for is `load`'s and the parent's matter; whether it was waited for already is known here.
 
 use super::events::EventPool;
@@ -72,8 +72,8 @@ impl Marks {
         self.launches.is_some_and(|(_, open)| open.event == event)
     }
 
-    /// The launch has been noted for all its units: its event is recorded if it is behind enough.
-    pub(super) fn launched(&mut self, events: &mut EventPool, out: &mut Vec<Command>) {
+    /// A use is over, or the next one is about to begin: the launches' event is recorded if it is behind enough. Each further launch of one use would only have moved it.
+    pub(super) fn use_ended(&mut self, events: &mut EventPool, out: &mut Vec<Command>) {
         if self.launches.is_some_and(|(_, open)| open.pages >= self.batch_pages) {
             self.close(events, out);
         }

@@ -12,7 +12,7 @@ use super::layouts;
 use super::private::Why;
 use super::scan::{Found, Parameters, Patched};
 use super::streaming::{Streaming, ring_of};
-use super::words::{Evidence, Suspect, Word, words};
+use super::words::{Evidence, Readers, Suspect, Word, words};
 use super::{gate, graphs, home, learn, open, private, verify};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::{CUfunction, CUresult, c_void};
@@ -34,6 +34,7 @@ struct Scratch {
     hits: Vec<Hit>,
     /// The launch stands in a forward.
     inside: bool,
+    readers: Readers,
     verdicts: Vec<Verdict>,
     /// Of each hit that may write a shadow: the shadow's checksum before the launch.
     before: Vec<Option<u64>>,
@@ -226,20 +227,24 @@ fn launch_streamed(
 
 /// One hit for each unit: certain if one word is, read-only if all words are.
 fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
-    scratch.hits.clear();
     scratch.inside = open::is_here();
-    for found in &scratch.found {
+    let Scratch { found, hits, readers, inside, .. } = scratch;
+    hits.clear();
+    for found in found.iter() {
         let Meaning::Streamed(unit) = found.meaning else { continue };
         let word = word_of(launch, found);
+        if shows_what_is_in_use((ring, unit), word, *inside, readers, hits) {
+            continue;
+        }
         // Released before the recorder is asked: it takes the table of words while it is locked.
         let known = words().evidence(word);
-        let reads_only = is_reader(known, scratch.inside);
+        let reads_only = is_reader(known, *inside);
         // Two numbers side by side may look like an address: what is replaced must be a pointer, or the kernel gets another number.
         let pointer = known.pointer || is_start(ring, unit, found);
         let written = ring.unit(unit).is_some_and(|unit| unit.ledger.written);
         let access = if reads_only && !written { Access::Read } else { Access::Write };
         let certainty = if known.live { Certainty::Live } else { Certainty::Unknown };
-        match scratch.hits.iter_mut().find(|hit| hit.unit == unit) {
+        match hits.iter_mut().find(|hit| hit.unit == unit) {
             Some(hit) => {
                 hit.certainty = hit.certainty.max(certainty);
                 if access == Access::Write {
@@ -256,10 +261,40 @@ fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
                     Certainty::Unknown if learn::may_be_used(unit) => Certainty::Live,
                     known => known,
                 };
-                scratch.hits.push(Hit { unit, access, certainty, hold, can_redirect });
+                hits.push(Hit { unit, access, certainty, hold, can_redirect });
             }
         }
     }
+}
+
+/// The hit of a unit that is in use and in place, if it is: no doubt is left there, so that nothing counts but whether the word may write.
+fn shows_what_is_in_use(
+    (ring, unit): (&Streaming, UnitId),
+    word: Word,
+    inside: bool,
+    readers: &mut Readers,
+    hits: &mut Vec<Hit>,
+) -> bool {
+    // In check mode others may come between this look and the next.
+    if check::is_on() || !ring.pager.is_in_use(unit) {
+        return false;
+    }
+    let Some(streamed) = ring.unit(unit) else { return false };
+    let reads = !streamed.ledger.written && inside && readers.reads_only(word);
+    let access = if reads { Access::Read } else { Access::Write };
+    match hits.iter_mut().find(|hit| hit.unit == unit) {
+        Some(hit) if access == Access::Write => hit.access = access,
+        Some(_) => {}
+        None => hits.push(Hit {
+            unit,
+            access,
+            // Should the same launch end the use, nothing moves but for the next use in order.
+            certainty: Certainty::Unknown,
+            hold: streamed.hold,
+            can_redirect: false,
+        }),
+    }
+    true
 }
 
 /// Whether the word is the address of a weight's first byte, where a pointer may stand.

@@ -250,6 +250,7 @@ impl Streaming {
         #[cfg(feature = "seeded-faults")]
         if seeds::is(Seed::ReleasedEarly) {
             self.pager.launched(stream_id(stream), hits, verdicts, &mut self.commands);
+            self.pager.close_marks(&mut self.commands);
             self.perform();
         }
     }

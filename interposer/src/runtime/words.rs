@@ -2,7 +2,7 @@
 //! The proof itself is `verify`'s matter, and `evidence`'s while a model is learnt; what follows from it is the pager's.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use flextensor_core::units::UnitId;
@@ -24,6 +24,31 @@ impl Word {
     /// The word at `offset` of the function that has this handle now.
     pub(crate) fn of(function: usize, offset: u32) -> Self {
         Self { function, offset, generation: GENERATION.load(Ordering::Acquire) }
+    }
+}
+
+/// Counts what was taken back: what a thread remembers of readers holds as long as this stands.
+static RETRACTIONS: AtomicU64 = AtomicU64::new(0);
+
+/// Words that a thread asked about not long ago and that read only. Their table is another thread's too, and wide: a launch that shows what is in use asks for no more than this.
+#[derive(Debug, Default)]
+pub(crate) struct Readers([Option<(Word, u64)>; Readers::PLACES]);
+
+impl Readers {
+    const PLACES: usize = 16;
+
+    /// As [`Evidence::reads_only`].
+    pub(crate) fn reads_only(&mut self, word: Word) -> bool {
+        let now = RETRACTIONS.load(Ordering::Acquire);
+        // Handles are addresses, at multiples of sixteen at least.
+        let place = ((word.function >> 4) ^ (word.offset as usize >> 3)) % Self::PLACES;
+        if self.0[place] == Some((word, now)) {
+            return true;
+        }
+        let reads_only = words().evidence(word).reads_only;
+        // What is not proven yet may be the next time.
+        self.0[place] = reads_only.then_some((word, now));
+        reads_only
     }
 }
 
@@ -99,6 +124,7 @@ impl Known {
     }
 
     fn forget_proofs(&mut self) {
+        RETRACTIONS.fetch_add(1, Ordering::AcqRel);
         self.clean = 0;
         self.stands_on.clear();
     }
@@ -150,8 +176,8 @@ impl Words {
         for suspect in suspects {
             let known = self.entry(suspect.word);
             if found != Finding::Clean {
-                known.forget_proofs();
                 known.writer |= found == Finding::Changed && suspects.len() == 1;
+                known.forget_proofs();
             } else if suspect.counts {
                 if known.clean < PROOFS {
                     known.proven = open::moment();
@@ -250,6 +276,29 @@ mod tests {
             words.judge(&counted(&[word]), UNIT, Finding::Clean);
         }
         assert!(!words.evidence(word).reads_only && !words.is_in_question(word));
+    }
+
+    /// What a thread remembers must not outlive a proof.
+    #[test]
+    fn a_reader_that_a_thread_remembers_is_none_any_more_when_its_proof_is_taken_back() {
+        let mut readers = Readers::default();
+        let takes_back: [fn(Word); 4] = [
+            |word| words().judge(&counted(&[word]), UNIT, Finding::ChangedBySomebody),
+            |_| words().retract(UNIT),
+            |_| words().forget_all(),
+            |word| words().judge(&counted(&[word]), UNIT, Finding::Changed),
+        ];
+        for take_back in takes_back {
+            let word = Word::of(0x7710, 24);
+            (0..2).for_each(|_| words().judge(&counted(&[word]), UNIT, Finding::Clean));
+            // Passes of other tests end too.
+            while !readers.reads_only(word) {
+                std::thread::yield_now();
+            }
+            assert!(readers.reads_only(word), "remembered");
+            take_back(word);
+            assert!(!readers.reads_only(Word::of(0x7710, 24)));
+        }
     }
 
     #[test]
