@@ -24,7 +24,8 @@ fn request(layers: u32, weights: u32, percent: u64, ms_per_page: f64) -> PlanReq
         .iter()
         .map(|unit| UseInfo { unit: unit.id, compute_ms: ms_per_page * unit.pages as f64, owner: unit.id.0 })
         .collect();
-    let pass = PassProfile { model: ModelId(1), shape: 0, uses, tail_ms: 0.5, resident_ms: 0.0 };
+    let pass =
+        PassProfile { model: ModelId(1), shape: 0, uses, tail_ms: 0.5, resident_ms: 0.0, host_ms: 0.0 };
     let mut request = PlanRequest { units, passes: vec![pass], ..PlanRequest::default() };
     request.budget = Some(request.total_bytes() / 100 * percent);
     request

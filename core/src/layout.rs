@@ -117,7 +117,8 @@ mod tests {
             stay: None,
         };
         let uses = ids.clone().map(|unit| UseInfo { unit, compute_ms: 1.0, owner: unit.0 }).collect();
-        let pass = PassProfile { model: ModelId(1), shape: 0, uses, tail_ms: 0.0, resident_ms: 0.0 };
+        let pass =
+            PassProfile { model: ModelId(1), shape: 0, uses, tail_ms: 0.0, resident_ms: 0.0, host_ms: 0.0 };
         let request =
             PlanRequest { units: ids.map(unit).collect(), passes: vec![pass], ..PlanRequest::default() };
         Course::new(&request).expect("the request is right")

@@ -95,6 +95,10 @@ pub struct PassProfile {
     /// Milliseconds of the whole pass with every weight resident. Less than the sum of its parts, or 0 when
     /// unknown: the sum is taken.
     pub resident_ms: f64,
+    /// Milliseconds from the beginning of the pass until it returned to the program, with every weight resident: what the host takes to launch it, if nothing in it
+    /// waits for the GPU. 0 = unknown.
+    #[serde(default)]
+    pub host_ms: f64,
 }
 
 /// What a plan is to achieve, once the budget is met.

@@ -84,8 +84,8 @@ impl PassRecord {
 struct ShapeHistory {
     passes: u64,
     kept: VecDeque<PassRecord>,
-    /// Milliseconds of passes that were timed as a whole, oldest first.
-    whole_ms: VecDeque<f64>,
+    /// Passes that were timed as a whole, oldest first: milliseconds on the GPU, and those until the forward returned to the program (0 = unknown).
+    whole: VecDeque<(f64, f64)>,
 }
 
 /// Collects passes by model and shape.
@@ -129,26 +129,27 @@ impl ProfileCollector {
         let history = self.shapes.entry((pass.model, pass.shape)).or_default();
         history.passes += 1;
         history.kept = VecDeque::from([pass]);
-        history.whole_ms.clear();
+        history.whole.clear();
     }
 
     /// A pass in a shape that is known took so long altogether, while nothing else was observed of it: no pass whose weights are all in place takes longer. What
-    /// observing added to the times of its uses is taken off them.
-    pub fn add_whole(&mut self, model: ModelId, shape: u64, ms: f64) {
+    /// observing added to the times of its uses is taken off them. `host_ms`: until the forward returned to the program; 0 = unknown.
+    pub fn add_whole(&mut self, model: ModelId, shape: u64, ms: f64, host_ms: f64) {
         let Some(history) = self.shapes.get_mut(&(model, shape)).filter(|_| ms.is_finite() && ms > 0.0)
         else {
             return;
         };
-        if history.whole_ms.len() == KEPT_WHOLE {
-            history.whole_ms.pop_front();
+        if history.whole.len() == KEPT_WHOLE {
+            history.whole.pop_front();
         }
-        history.whole_ms.push_back(ms);
+        history.whole.push_back((ms, host_ms));
     }
 
-    /// Takes the usual pass of an earlier run, which saw `passes` of that shape.
-    pub fn restore(&mut self, pass: PassRecord, passes: u64) {
+    /// Takes the usual pass of an earlier run, which saw `passes` of that shape; they returned to the program after `host_ms` (0 = unknown).
+    pub fn restore(&mut self, pass: PassRecord, passes: u64, host_ms: f64) {
         let history = self.shapes.entry((pass.model, pass.shape)).or_default();
         history.passes += passes.max(1);
+        history.whole.extend((host_ms > 0.0).then(|| (pass.total_ms(), host_ms)));
         history.kept.push_back(pass);
     }
 
@@ -169,7 +170,7 @@ impl ProfileCollector {
             for pass in &mut history.kept {
                 pass.timed = false;
             }
-            history.whole_ms.clear();
+            history.whole.clear();
         }
     }
 
@@ -237,14 +238,15 @@ impl ShapeHistory {
             tail_ms *= scale;
             resident_ms = whole_ms;
         }
-        PassProfile { model, shape, uses, tail_ms, resident_ms }
+        // Longer than the pass itself it cannot have taken: then it stood still for other reasons.
+        let host_ms = lower_median(self.whole.iter().map(|&(_, host_ms)| host_ms).filter(|&ms| ms > 0.0));
+        let host_ms = host_ms.unwrap_or(0.0).min(resident_ms);
+        PassProfile { model, shape, uses, tail_ms, resident_ms, host_ms }
     }
 
     /// The middle one of the passes that were timed as a whole; of two the shorter one.
     fn least_usual_whole(&self) -> Option<f64> {
-        let mut sorted: Vec<f64> = self.whole_ms.iter().copied().collect();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+        lower_median(self.whole.iter().map(|&(ms, _)| ms))
     }
 
     /// The order of use that most kept passes showed; timed passes count before the others, later ones before
@@ -276,6 +278,13 @@ fn within_usual(samples: &[f64]) -> Vec<bool> {
     let deviation = median(samples.iter().map(|s| (s - middle).abs()).collect());
     let allowed = (OUTLIER_DEVIATIONS * deviation).max(OUTLIER_FLOOR * middle.abs());
     samples.iter().map(|s| (s - middle).abs() <= allowed).collect()
+}
+
+/// The middle one; of two the shorter one.
+fn lower_median(samples: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = samples.collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied()
 }
 
 /// The middle of the finite samples (the mean of the two middle ones); 0 when there is none.

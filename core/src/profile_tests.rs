@@ -48,8 +48,8 @@ fn what_observing_added_is_taken_off_the_uses_by_their_launches() {
     let mut collector = ProfileCollector::new();
     collector.add(observed.finish(0.0));
     // Of two the shorter one: in the first one hooks were taken away.
-    collector.add_whole(MODEL, 0, 9.0);
-    collector.add_whole(MODEL, 0, 8.0);
+    collector.add_whole(MODEL, 0, 9.0, 0.0);
+    collector.add_whole(MODEL, 0, 8.0, 0.0);
     let profile = collector.profile(MODEL).unwrap();
     assert_eq!(times(&profile), [2.0, 6.0]);
     assert_eq!(profile.resident_ms, 8.0);
@@ -58,10 +58,10 @@ fn what_observing_added_is_taken_off_the_uses_by_their_launches() {
 #[test]
 fn a_whole_pass_that_took_longer_or_whose_shape_is_not_known_changes_nothing() {
     let mut collector = ProfileCollector::new();
-    collector.add_whole(MODEL, 0, 1.0);
+    collector.add_whole(MODEL, 0, 1.0, 0.0);
     collector.add(pass(0, &[1.0, 2.0]));
     for ms in [4.0, f64::NAN, 0.0, -1.0] {
-        collector.add_whole(MODEL, 0, ms);
+        collector.add_whole(MODEL, 0, ms, 0.0);
     }
     let profile = collector.profile(MODEL).unwrap();
     assert_eq!((times(&profile), profile.resident_ms), (vec![1.0, 2.0], 3.5));
@@ -73,7 +73,7 @@ fn no_use_becomes_nothing_or_less_and_one_odd_pass_does_not_count() {
     let mut collector = ProfileCollector::new();
     collector.add(pass(0, &[0.001, 9.0]));
     for ms in [3.0, 0.1, 3.1] {
-        collector.add_whole(MODEL, 0, ms);
+        collector.add_whole(MODEL, 0, ms, 0.0);
     }
     let profile = collector.profile(MODEL).unwrap();
     let sum: f64 = times(&profile).iter().sum::<f64>() + profile.tail_ms;
@@ -81,11 +81,33 @@ fn no_use_becomes_nothing_or_less_and_one_odd_pass_does_not_count() {
     assert!((sum - 3.0).abs() < 1e-9 && profile.resident_ms == 3.0, "{profile:?}");
 }
 
+/// Longer than the pass itself nobody launched it.
+#[test]
+fn what_the_host_takes_is_the_middle_of_what_was_seen_and_no_more_than_the_pass() {
+    let host_ms = |seen: &[f64]| {
+        let mut collector = ProfileCollector::new();
+        collector.add(pass(0, &[1.0, 2.0]));
+        seen.iter().for_each(|&host_ms| collector.add_whole(MODEL, 0, 3.0, host_ms));
+        collector.profile(MODEL).unwrap().host_ms
+    };
+    assert_eq!(host_ms(&[2.5, 0.0, 2.0, 2.9]), 2.5);
+    assert_eq!(host_ms(&[8.0]), 3.0);
+    assert_eq!((host_ms(&[]), host_ms(&[0.0, f64::NAN])), (0.0, 0.0));
+}
+
+#[test]
+fn what_the_host_took_in_an_earlier_run_is_known_in_this_one() {
+    let mut collector = ProfileCollector::new();
+    collector.restore(pass(0, &[1.0, 2.0]), 9, 2.5);
+    let profile = collector.profile(MODEL).unwrap();
+    assert_eq!((profile.host_ms, profile.resident_ms, times(&profile)), (2.5, 3.5, vec![1.0, 2.0]));
+}
+
 #[test]
 fn a_pass_that_replaces_what_was_known_does_away_with_whole_times_too() {
     let mut collector = ProfileCollector::new();
     collector.add(pass(0, &[1.0]));
-    collector.add_whole(MODEL, 0, 0.5);
+    collector.add_whole(MODEL, 0, 0.5, 0.0);
     collector.replace(pass(0, &[4.0]));
     assert_eq!(collector.profile(MODEL).unwrap().resident_ms, 4.5);
 }

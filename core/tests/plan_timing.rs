@@ -9,7 +9,7 @@ use flextensor_core::link::LinkCurve;
 use flextensor_core::plan::{Placement, Plan, PlanRequest, RingRun, plan};
 use flextensor_core::simulate::{Simulation, SpanKind, simulate};
 use flextensor_core::units::{GIB, UnitId};
-use models::{PAGE, Work, chain, llama, pass};
+use models::{PAGE, Work, chain, llama, pass, with_percent};
 
 /// What a wait between two streams costs in the model.
 const HAND_OVER_MS: f64 = 0.003;
@@ -201,4 +201,37 @@ fn check_spans(request: &PlanRequest, plan: &Plan, simulation: &Simulation) {
         assert!(span.end_ms <= start + 1e-6, "use {} starts before its copy has ended", span.use_index);
     }
     assert!(done.iter().zip(uses).all(|(done, used)| *done == plan.streamed_pages(used.unit)));
+}
+
+/// Four pages of 0.1 ms for each use: 0.003 ms of the host a use, 0.012 a copy, and launching is slower by a tenth of what the link is busy.
+#[test]
+fn a_pass_takes_no_less_than_the_host_does_with_what_streaming_adds_to_it() {
+    let mut request = PlanRequest { link: link(0.1), chunk_pages: 2, ..chain(&[4; 8], 1.0, true) };
+    let plan = in_turn(8, 8, 4);
+    assert!(near(run(&request, &plan).cycle_ms, 8.0), "the host is not known");
+    request.passes[0].host_ms = 7.5;
+    let simulation = run(&request, &plan);
+    assert!(
+        near(simulation.cycle_ms, 7.5 + 8.0 * 0.003 + 16.0 * 0.012 + 3.2 * 0.1),
+        "{}",
+        simulation.cycle_ms
+    );
+    request.passes[0].host_ms = 5.0;
+    assert!(near(run(&request, &plan).cycle_ms, 8.0), "the GPU takes longer");
+}
+
+/// Two thirds of 64 small weights stay: each streamed use and each copy costs the host, and it has no time to spare.
+#[test]
+fn where_the_host_has_no_time_to_spare_few_units_are_streamed_whole_and_in_long_copies() {
+    let chosen = |host_ms: f64| {
+        let mut request = with_percent(chain(&[12; 64], 1.0, true), 66);
+        request.passes[0].host_ms = host_ms;
+        let plan = plan(&request).unwrap();
+        let copies = run(&request, &plan).timeline.iter().filter(|span| span.kind == SpanKind::Copy).count();
+        assert!(plan.peak_bytes <= request.budget.unwrap(), "{plan:?}");
+        (plan.placements.iter().filter(|placed| placed.streamed_pages > 0).count(), copies, plan.predicted_ms)
+    };
+    let (all, free) = (chosen(0.0), chosen(63.0));
+    assert!(free.0 * 2 < all.0 && free.1 * 2 < all.1, "{all:?} {free:?}");
+    assert!(near(all.2, 64.0) && free.2 > 63.0, "{all:?} {free:?}");
 }

@@ -115,6 +115,19 @@ fn the_link_is_measured_beside_the_program_s_kernels_too() {
 }
 
 #[test]
+fn what_the_host_takes_for_a_forward_is_saved_and_known_to_the_next_run() {
+    let folder = Folder::fresh();
+    let pass = || {
+        told_well(folder.under(streamed(STORY)).option("FT_PROFILING_ITERS", "10").sim("KERNEL_US", "200"));
+        folder.json()["flextensor"]["models"][0]["passes"][0].clone()
+    };
+    let (first, second) = (pass(), pass());
+    let (host_ms, resident_ms) = (first["host_ms"].as_f64(), first["resident_ms"].as_f64());
+    assert!(host_ms > Some(0.0) && host_ms <= resident_ms, "{host_ms:?} of {resident_ms:?}");
+    assert_eq!(second["host_ms"], first["host_ms"]);
+}
+
+#[test]
 fn without_a_folder_nothing_is_measured_or_saved() {
     let outcome = told_well(streamed(STORY));
     assert_eq!(lines(&outcome), Vec::<&str>::new());

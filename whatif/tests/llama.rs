@@ -34,8 +34,14 @@ fn llama(ms: f64, budget: Option<u64>) -> PlanRequest {
         compute_ms: ms * unit.pages as f64,
         owner: unit.id.0,
     });
-    let pass =
-        PassProfile { model: ModelId(1), shape: 1, uses: uses.collect(), tail_ms: 2.0, resident_ms: 0.0 };
+    let pass = PassProfile {
+        model: ModelId(1),
+        shape: 1,
+        uses: uses.collect(),
+        tail_ms: 2.0,
+        resident_ms: 0.0,
+        host_ms: 0.0,
+    };
     PlanRequest { budget, units, passes: vec![pass], link: LinkCurve::flat(50.0), ..PlanRequest::default() }
 }
 

@@ -304,8 +304,8 @@ impl<'a> Search<'a> {
         let mut collided = Vec::new();
         let reached = |found: &[Choice]| found.iter().any(|choice| choice.score <= floor * SAME_TIME);
         let mut fillings = LEADS_OF_A_RING.map(|lead| Limits::led(ring, lead)).to_vec();
-        // Where short copies cost much, few long ones may cost less.
-        if floor > endless * SHORT_COPIES {
+        // Where short copies cost much, or the host has no time to spare, few long ones may cost less.
+        if floor > endless * SHORT_COPIES || self.course.scenarios().iter().any(Scenario::is_bound_by_host) {
             let half = Limits::cap(ring.div_ceil(2));
             fillings.extend([Limits::led(ring, 1.0), half].map(|limits| Limits { few: true, ..limits }));
         }

@@ -149,6 +149,9 @@ pub struct SavedPass {
     pub tail_ms: f64,
     /// Milliseconds of the whole pass with everything in place; 0 = unknown.
     pub resident_ms: f64,
+    /// Milliseconds until the forward returned to the program, with everything in place; 0 = unknown.
+    #[serde(default)]
+    pub host_ms: f64,
 }
 
 /// A streamed unit's place in the ring.

@@ -119,7 +119,8 @@ fn check_pass(file: &str, field: &str, model: &SavedModel, pass: &SavedPass) -> 
         time(file, &format!("{field}.uses[{at}].ms"), used.ms)?;
     }
     time(file, &format!("{field}.tail_ms"), pass.tail_ms)?;
-    time(file, &format!("{field}.resident_ms"), pass.resident_ms)
+    time(file, &format!("{field}.resident_ms"), pass.resident_ms)?;
+    time(file, &format!("{field}.host_ms"), pass.host_ms)
 }
 
 fn check_plan(file: &str, field: &str, model: &SavedModel, plan: &SavedPlan) -> Result<(), SavedError> {

@@ -214,7 +214,8 @@ fn round(ours: &mut Additions) {
     for model in &mut ours.models {
         for pass in &mut model.passes {
             let uses = pass.uses.iter_mut().map(|used| &mut used.ms);
-            uses.chain([&mut pass.tail_ms, &mut pass.resident_ms]).for_each(|ms| *ms = nanoseconds(*ms));
+            let times = uses.chain([&mut pass.tail_ms, &mut pass.resident_ms, &mut pass.host_ms]);
+            times.for_each(|ms| *ms = nanoseconds(*ms));
         }
         if let Some(plan) = &mut model.plan {
             plan.predicted_ms = nanoseconds(plan.predicted_ms);

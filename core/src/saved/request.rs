@@ -67,7 +67,9 @@ impl Saved {
             carried = left;
         }
         let resident_ms = self.stats.iter().map(|stat| stat.duration).sum();
-        request.passes.push(PassProfile { model: ModelId(1), shape: 0, uses, tail_ms: carried, resident_ms });
+        let pass =
+            PassProfile { model: ModelId(1), shape: 0, uses, tail_ms: carried, resident_ms, host_ms: 0.0 };
+        request.passes.push(pass);
         request
     }
 }
@@ -121,6 +123,7 @@ impl SavedPass {
             uses,
             tail_ms: self.tail_ms + carried,
             resident_ms: self.resident_ms,
+            host_ms: self.host_ms,
         }
     }
 }

@@ -12,6 +12,9 @@ use crate::plan::{PassProfile, PlanRequest, UseInfo};
 use crate::simulate::clock::DenseUse;
 use crate::units::{ModelId, UnitId};
 
+/// Part of a pass from which on what the host takes for it counts beside what the GPU takes.
+const HOST_BOUND: f64 = 0.75;
+
 /// All scenarios of a request, and the order in which its units lie around a ring.
 #[derive(Debug)]
 pub(crate) struct Course {
@@ -38,6 +41,8 @@ pub(crate) struct Scenario {
     pub(crate) shapes: Vec<(ModelId, u64)>,
     /// Milliseconds with all weights resident.
     pub(crate) resident_ms: f64,
+    /// Milliseconds that the host takes for it with all weights resident, as far as known.
+    pub(super) host_ms: f64,
 }
 
 impl Course {
@@ -166,6 +171,12 @@ impl Scenario {
         self.pass_lengths.push(pass.uses.len());
         self.shapes.push((pass.model, pass.shape));
         self.resident_ms += resident_ms;
+        self.host_ms += clean(pass.host_ms);
+    }
+
+    /// Whether the host takes nearly all of the time that the pass takes with all weights resident.
+    pub(crate) fn is_bound_by_host(&self) -> bool {
+        self.host_ms >= HOST_BOUND * self.resident_ms && self.host_ms > 0.0
     }
 
     /// Tells every use from `first` on where its group ends.
@@ -223,7 +234,8 @@ fn by_scenario(passes: &[PassProfile]) -> Vec<Vec<&PassProfile>> {
 
 /// How many times of a pass make no sense.
 fn cleaned(pass: &PassProfile) -> u64 {
-    let times = pass.uses.iter().map(|used| used.compute_ms).chain([pass.tail_ms, pass.resident_ms]);
+    let times = pass.uses.iter().map(|used| used.compute_ms);
+    let times = times.chain([pass.tail_ms, pass.resident_ms, pass.host_ms]);
     times.filter(|ms| !makes_sense(*ms)).count() as u64
 }
 

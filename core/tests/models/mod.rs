@@ -24,7 +24,14 @@ pub(crate) fn unit(id: u32, pages: u64, splittable: bool) -> UnitInfo {
 pub(crate) fn pass(model: u64, uses: &[(u32, f64, u32)], tail_ms: f64) -> PassProfile {
     let uses =
         uses.iter().map(|&(unit, compute_ms, owner)| UseInfo { unit: UnitId(unit), compute_ms, owner });
-    PassProfile { model: ModelId(model), shape: 1, uses: uses.collect(), tail_ms, resident_ms: 0.0 }
+    PassProfile {
+        model: ModelId(model),
+        shape: 1,
+        uses: uses.collect(),
+        tail_ms,
+        resident_ms: 0.0,
+        host_ms: 0.0,
+    }
 }
 
 /// A model whose units are used once each, in order, each by its own owner.

@@ -50,6 +50,7 @@ pub(crate) fn model(layers: u32, mib: u64) -> SavedModel {
         uses,
         tail_ms: 0.125,
         resident_ms,
+        host_ms: 0.75,
     };
     SavedModel {
         name: "toy".to_owned(),

@@ -306,7 +306,9 @@ impl Recorder {
     pub(crate) fn pass_end(&mut self, model: ModelId, keep: bool) {
         let learning = |pass: &Pass| pass.model == model && !pass.anew;
         let Some(at) = self.active.iter().rposition(learning) else { return };
-        if !self.active[at].whole {
+        let pass = &mut self.active[at];
+        pass.host_ms = pass.begun.elapsed().as_secs_f64() * 1e3;
+        if !pass.whole {
             self.probes.entry(model).or_default().0 = self.active[at].len();
         }
         self.end_at(at, keep);
@@ -361,7 +363,7 @@ impl Recorder {
         self.marks.give_back(pass.context, read);
         match &pass {
             Pass { whole: true, timed, .. } if *timed => {
-                self.collector.add_whole(pass.model, pass.shape, pass.whole_ms());
+                self.collector.add_whole(pass.model, pass.shape, pass.whole_ms(), pass.host_ms);
             }
             Pass { whole: true, .. } => {}
             Pass { anew: true, .. } => {
@@ -437,13 +439,13 @@ impl Recorder {
         model: ModelId,
         ran: impl Iterator<Item = u32>,
         (shown, elsewhere): (impl Iterator<Item = UnitId>, impl Iterator<Item = UnitId>),
-        passes: Vec<(PassRecord, u64)>,
+        passes: Vec<(PassRecord, u64, f64)>,
     ) {
         self.elsewhere.extend(elsewhere);
         self.ran.extend(ran.map(|owner| (model, owner)));
         self.shown.extend(shown);
-        for (pass, count) in passes {
-            self.collector.restore(pass, count);
+        for (pass, count, host_ms) in passes {
+            self.collector.restore(pass, count, host_ms);
         }
     }
 

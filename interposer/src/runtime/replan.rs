@@ -213,7 +213,7 @@ pub(super) fn ended(id: ModelId, ended: &Ended, tally: Option<PassTally>, observ
     recent.iter().for_each(|&(shape, ms)| model.watch.measured(shape, ms));
     learn::recorder(|recorder| {
         recorder.collect();
-        recent.iter().for_each(|&(shape, ms)| recorder.collector.add_whole(id, shape, ms));
+        recent.iter().for_each(|&(shape, ms)| recorder.collector.add_whole(id, shape, ms, 0.0));
     });
     if enabled() {
         look_at_times(id, model);

@@ -237,7 +237,8 @@ fn restore(id: ModelId, taken: &Taken<'_>, ids: &[UnitId]) {
     // A table that was not put into the host then may have been read whole: that is not learnt again.
     let others = (0..).zip(&taken.model.units).filter(|(_, unit)| unit.stay != Some(StayReason::Rows));
     let others: Vec<UnitId> = others.filter_map(|(at, _)| number(at)).collect();
-    let passes = taken.model.passes.iter().map(|pass| (record(id, pass, number), pass.passes)).collect();
+    let passes = taken.model.passes.iter();
+    let passes = passes.map(|pass| (record(id, pass, number), pass.passes, pass.host_ms)).collect();
     learn::recorder(|recorder| recorder.restore(id, ran, (shown, others.into_iter()), passes));
 }
 

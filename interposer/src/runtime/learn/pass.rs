@@ -2,6 +2,7 @@
 //! which launch is a use of what is `learn`'s matter.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Instant;
 
 use flextensor_core::profile::PassRecord;
 use flextensor_core::units::{ModelId, UnitId};
@@ -46,6 +47,9 @@ pub(super) struct Pass {
     pub(super) traced: bool,
     /// Only its beginning and its end are of interest.
     pub(super) whole: bool,
+    pub(super) begun: Instant,
+    /// Milliseconds until it returned to the program, once it has.
+    pub(super) host_ms: f64,
     pub(super) start: Option<Event>,
     pub(super) end: Option<Event>,
     uses: Vec<Seen>,
@@ -73,6 +77,8 @@ impl Pass {
             anew: false,
             traced: false,
             whole: false,
+            begun: Instant::now(),
+            host_ms: 0.0,
             start: None,
             end: None,
             uses: Vec::new(),

@@ -202,5 +202,6 @@ fn pass(saved: &SavedModel, profile: &PassProfile, ids: &[UnitId], passes: u64, 
         uses,
         tail_ms: profile.tail_ms + carried,
         resident_ms: profile.resident_ms,
+        host_ms: profile.host_ms,
     }
 }
