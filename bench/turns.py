@@ -1,10 +1,11 @@
-"""What a program pays whose weights all stay on the GPU: native processes and one under the library take turns at the same few processor cores.
+"""What a program pays that launches bind: native processes and one under the library take turns at the same few processor cores.
 
-    python bench/turns.py --lib libflextensor.so [--program llama] [--case decode1] [--packages-in /dev/shm]
+    python bench/turns.py --lib libflextensor.so [--program llama] [--case decode1] [--budget 8GiB --traffic 18.5] [--packages-in /dev/shm]
 
 Where launches bind a program, a processor that changes its speed moves all times by half from one second to the next, and one per cent between two processes
 says nothing. Here all processes live at once, pinned to the same cores, and run a slice of forwards each in turn: neighbouring slices are compared, so that both
-met the same speed. Two native processes show how far two processes differ that should not. Prints a table, appends a line for each pair to OUT/NAME.jsonl. What a
+met the same speed. Two native processes show how far two processes differ that should not. A third one may copy to the GPU what streaming would copy, in one call a
+forward (a graph of copies): launching takes longer while the link is busy, whoever keeps it so. Prints a table, appends a line for each pair to OUT/NAME.jsonl. What a
 program does is left to `program.py`; time limits of single runs, peers and budgets to `run.py`.
 """
 
@@ -30,9 +31,16 @@ import run  # noqa: E402
 PREPARING = 40
 # Forwards at the beginning of a slice that do not count: the caches still hold the other process's.
 SETTLING = 3
-MODES = ("native", "native again", "flextensor")
-# The pair whose ratio is of interest, and the one that shows how much of it is chance.
-PAIRS = (("flextensor", "native"), ("native again", "native"))
+TRAFFIC = "native with traffic"
+# The pairs whose ratios are of interest, and the one that shows how much of it is chance.
+PAIRS = (
+    ("flextensor", "native"),
+    ("flextensor", TRAFFIC),
+    (TRAFFIC, "native"),
+    ("native again", "native"),
+)
+# Bytes of one copy of the traffic, as streaming has them; and of the host memory that it goes round in.
+COPY_BYTES, ROUND_BYTES = 16 << 20, 512 << 20
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -41,8 +49,13 @@ def command_line() -> argparse.ArgumentParser:
     add("--lib", type=Path, help="libflextensor.so; without it only native processes take turns")
     add("--program", default="llama", help="a program of this folder")
     add("--case", help="one of its cases; default: its last")
-    add("--budget", default="1000GiB", help="FT_MAX_GPU_MEM: more than the model needs")
-    add("--cores", default="2,3", help="the processor cores that all processes share; none: wherever they like")
+    add("--budget", default="1000GiB", help="FT_MAX_GPU_MEM; default: more than the model needs")
+    add("--traffic", type=float, default=0, metavar="GIB", help="GiB that one more native process copies")
+    add(
+        "--cores",
+        default="2,3",
+        help="the processor cores that all processes share; none: wherever they like",
+    )
     add("--forwards", type=int, default=12, help="timed forwards of a slice")
     add("--seconds", type=float, default=20, help="for all slices together")
     add("--packages-in", type=Path, metavar="FOLDER", help="as run.py's")
@@ -60,8 +73,9 @@ class Player:
 
     def __init__(self, python: str, options: argparse.Namespace, mode: str):
         ours = mode == "flextensor"
+        traffic = ["--traffic", str(options.traffic)] if mode == TRAFFIC else []
         self.process = subprocess.Popen(
-            [python, str(HERE / "turns.py"), "--child", *own_options(options)],
+            [python, str(HERE / "turns.py"), "--child", *own_options(options), *traffic],
             env=child.environment(
                 options.lib if ours else None,
                 {"FT_MAX_GPU_MEM": options.budget},
@@ -98,6 +112,27 @@ def own_options(options: argparse.Namespace) -> list[str]:
     return given + [f"--program-option={text}" for text in options.program_option]
 
 
+def beside_traffic(forward, gib: float):
+    """The forward, with so many GiB on their way to the GPU meanwhile, on a stream of their own."""
+    import torch
+
+    count = max(1, round(gib * (1 << 30) / COPY_BYTES))
+    host = torch.empty(min(ROUND_BYTES, count * COPY_BYTES), dtype=torch.uint8, pin_memory=True)
+    there = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
+    parts = host.split(COPY_BYTES)
+    copies, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(copies, stream=side):
+        for at in range(count):
+            there.copy_(parts[at % len(parts)], non_blocking=True)
+
+    def both():
+        with torch.cuda.stream(side):
+            copies.replay()
+        return forward()
+
+    return both
+
+
 def play_as_child(options: argparse.Namespace) -> None:
     """Makes the model, then runs a slice for each number that comes in."""
     import torch
@@ -114,6 +149,8 @@ def play_as_child(options: argparse.Namespace) -> None:
         torch.manual_seed(0)
         model = measured.build(settings)
         forward = measured.forward(model, settings, case)
+        if options.traffic:
+            forward = beside_traffic(forward, options.traffic)
         meter = program.Meter(options.device)
         for _ in range(PREPARING):
             output, _ms = meter.timed(forward)
@@ -126,7 +163,7 @@ def play_as_child(options: argparse.Namespace) -> None:
 
 
 def compare(slices: dict[str, list[list[float]]]) -> list[dict]:
-    """For each pair: the median of the ratios of neighbouring slices, their quartiles, and the medians of both."""
+    """For each pair: the median of the ratios of neighbouring slices, their quartiles, the medians of both, and what one forward in ten of both was faster than."""
     middle = {mode: [statistics.median(ms) for ms in found] for mode, found in slices.items()}
     found = []
     for mode, against in PAIRS:
@@ -142,9 +179,23 @@ def compare(slices: dict[str, list[list[float]]]) -> list[dict]:
                 "slices": len(ratios),
                 "ms": round(statistics.median(middle[mode]), 4),
                 "native_ms": round(statistics.median(middle[against]), 4),
+                "tenth_ms": tenth(slices[mode]),
+                "native_tenth_ms": tenth(slices[against]),
             }
         )
     return found
+
+
+def tenth(slices: list[list[float]]) -> float:
+    """A tenth of all forwards took less: what they take while the processor is fast."""
+    times = sorted(ms for one in slices for ms in one)
+    return round(times[len(times) // 10], 4)
+
+
+def modes(options: argparse.Namespace) -> list[str]:
+    """Who takes turns."""
+    more = [TRAFFIC] if options.traffic else []
+    return ["native", "native again", *more, *(["flextensor"] if options.lib else [])]
 
 
 def python_for(options: argparse.Namespace) -> str:
@@ -155,17 +206,18 @@ def python_for(options: argparse.Namespace) -> str:
 
 def take_turns(options: argparse.Namespace) -> tuple[dict, dict]:
     """The slices of every mode, and what each answered at first."""
-    modes = [mode for mode in MODES if mode != "flextensor" or options.lib]
     python = python_for(options)
     players: dict[str, Player] = {}
+    ready = {}
     try:
-        for mode in modes:
+        # One after the other: what is learnt while others start is not what follows.
+        for mode in modes(options):
             players[mode] = Player(python, options, mode)
-        ready = {mode: player.answer() for mode, player in players.items()}
+            ready[mode] = players[mode].answer()
         ends = time.monotonic() + options.seconds
         while time.monotonic() < ends:
             # There and back, so that none always follows the same other one.
-            for mode in [*modes, *reversed(modes)]:
+            for mode in [*players, *reversed(players)]:
                 players[mode].play(options.forwards)
     finally:
         for player in players.values():
@@ -189,12 +241,12 @@ def main(argv: list[str] | None = None) -> int:
             first = next(iter(ready.values()))
             line |= {key: first[key] for key in ("case", "gpu", "torch")}
             line |= {"program": options.program, "equal": len(digests) == 1, "cores": options.cores}
-            line |= {"commit": run.commit()}
+            line |= {"budget": options.budget, "traffic_gib": options.traffic, "commit": run.commit()}
             file.write(json.dumps(line) + "\n")
             low, high = line["quartiles"]
             print(
                 f"{line['case']}: {line['mode']} / {line['against']} {line['ratio']:.4f} ({low:.4f} to {high:.4f}, {line['slices']} slices), "
-                f"{line['ms']:.3f} and {line['native_ms']:.3f} ms, outputs {'equal' if line['equal'] else 'DIFFER'}"
+                f"{line['ms']:.3f} and {line['native_ms']:.3f} ms, fast {line['tenth_ms']:.3f} and {line['native_tenth_ms']:.3f} ms, outputs {'equal' if line['equal'] else 'DIFFER'}"
             )
     return 0 if len(digests) == 1 else 1
 
