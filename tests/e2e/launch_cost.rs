@@ -22,6 +22,26 @@ fn a_process_in_which_everything_is_resident_comes_to_rest() {
     assert_eq!(said(&outcome, "quiet"), 1, "{}", outcome.describe());
 }
 
+/// Each launch of a use had recorded an event, and been looked up in tables that all threads share.
+#[test]
+fn a_further_launch_of_a_use_calls_no_driver_and_pays_little() {
+    let streamed = |run: Run| {
+        let faults = "cuLaunchKernel@timed.*=1";
+        let outcome = run.args(["streamed"]).sim("FAULTS", faults).start();
+        outcome.assert_success();
+        let number = |kind: &str| {
+            let line = outcome.stdout.lines().find_map(|line| line.strip_prefix(kind)?.parse::<f64>().ok());
+            line.unwrap_or_else(|| panic!("no {kind}: {}", outcome.describe()))
+        };
+        (number("streamed nanoseconds "), number("events recorded meanwhile "))
+    };
+    let without = streamed(Run::program("launch_cost"));
+    let under = Run::program("launch_cost").preload().option("FT_MAX_GPU_MEM", "130MiB");
+    let under = streamed(under.option("FT_PROFILING_ITERS", "2"));
+    assert_eq!(under.1, 0.0);
+    assert!(under.0 - without.0 <= LIMIT, "{under:?} {without:?} ns");
+}
+
 #[test]
 fn a_launch_that_shows_no_weight_pays_little() {
     let mut added = [f64::INFINITY; 4];

@@ -3,6 +3,9 @@
 //! demand instead: for each line `packed N`, `each N`, `resident N` or `quiet N` on stdin it launches so often and answers with the nanoseconds that it took in all. `quiet` launches show the
 //! same as `resident` ones, when all of it is a model that is learnt and nothing needs to be looked at any more; from the first of them on all launches are such.
 
+#[path = "launch_cost/streamed.rs"]
+mod streamed;
+
 use harness::driver::{Failure, check};
 use harness::ft::Ft;
 use harness::gpu::{Gpu, Handle};
@@ -150,9 +153,17 @@ fn run() -> Result<(), Failure> {
     regions.into_iter().chain([region]).try_for_each(|region| check("cuMemFree", gpu.driver.mem_free(region)))
 }
 
-#[expect(clippy::print_stderr, reason = "a program speaks by its output")]
+#[expect(clippy::print_stderr, clippy::print_stdout, reason = "a program speaks by its output")]
 fn main() {
-    if let Err(failure) = run() {
+    let asked = std::env::args().nth(1);
+    let timed = match asked.as_deref() {
+        Some("streamed") => streamed::shown_again(|launch| {
+            println!("streamed nanoseconds {:.1}", least(&mut *launch));
+            println!("streamed cold nanoseconds {:.1}", cold(launch));
+        }),
+        _ => run(),
+    };
+    if let Err(failure) = timed {
         eprintln!("{failure}");
         std::process::exit(2);
     }
