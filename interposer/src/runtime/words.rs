@@ -1,6 +1,8 @@
 //! What is known of one word of one kernel's parameters: whether it ever was a use, and whether it ever changed a weight's bytes.
 //! The proof itself is `verify`'s matter, and `evidence`'s while a model is learnt; what follows from it is the pager's.
 
+mod readers;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -8,6 +10,8 @@ use std::sync::{Mutex, MutexGuard};
 use flextensor_core::units::UnitId;
 
 use super::open;
+
+pub(crate) use readers::Readers;
 
 /// A word: the function handle, the word's offset in its parameters, and which of the functions that ever had this handle.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -29,28 +33,6 @@ impl Word {
 
 /// Counts what was taken back: what a thread remembers of readers holds as long as this stands.
 static RETRACTIONS: AtomicU64 = AtomicU64::new(0);
-
-/// Words that a thread asked about not long ago and that read only. Their table is another thread's too, and wide: a launch that shows what is in use asks for no more than this.
-#[derive(Debug, Default)]
-pub(crate) struct Readers([Option<(Word, u64)>; Readers::PLACES]);
-
-impl Readers {
-    const PLACES: usize = 16;
-
-    /// As [`Evidence::reads_only`].
-    pub(crate) fn reads_only(&mut self, word: Word) -> bool {
-        let now = RETRACTIONS.load(Ordering::Acquire);
-        // Handles are addresses, at multiples of sixteen at least.
-        let place = ((word.function >> 4) ^ (word.offset as usize >> 3)) % Self::PLACES;
-        if self.0[place] == Some((word, now)) {
-            return true;
-        }
-        let reads_only = words().evidence(word).reads_only;
-        // What is not proven yet may be the next time.
-        self.0[place] = reads_only.then_some((word, now));
-        reads_only
-    }
-}
 
 /// Clean checks after which a word counts as read-only.
 const PROOFS: u8 = 2;
@@ -276,29 +258,6 @@ mod tests {
             words.judge(&counted(&[word]), UNIT, Finding::Clean);
         }
         assert!(!words.evidence(word).reads_only && !words.is_in_question(word));
-    }
-
-    /// What a thread remembers must not outlive a proof.
-    #[test]
-    fn a_reader_that_a_thread_remembers_is_none_any_more_when_its_proof_is_taken_back() {
-        let mut readers = Readers::default();
-        let takes_back: [fn(Word); 4] = [
-            |word| words().judge(&counted(&[word]), UNIT, Finding::ChangedBySomebody),
-            |_| words().retract(UNIT),
-            |_| words().forget_all(),
-            |word| words().judge(&counted(&[word]), UNIT, Finding::Changed),
-        ];
-        for take_back in takes_back {
-            let word = Word::of(0x7710, 24);
-            (0..2).for_each(|_| words().judge(&counted(&[word]), UNIT, Finding::Clean));
-            // Passes of other tests end too.
-            while !readers.reads_only(word) {
-                std::thread::yield_now();
-            }
-            assert!(readers.reads_only(word), "remembered");
-            take_back(word);
-            assert!(!readers.reads_only(Word::of(0x7710, 24)));
-        }
     }
 
     #[test]
