@@ -311,6 +311,7 @@ mod judge;
 mod latency;
 mod limit;
 mod search;
+mod stretch;
 
 pub(crate) use assemble::bound_ms;
 
@@ -336,8 +337,9 @@ pub fn plan_increment(existing: &Plan, request: &PlanRequest) -> Result<Plan, Co
 }
 
 /// For every shape (in the order of [`Plan::forecasts`]): milliseconds below which no plan can stay, because
-/// the ring takes part of the budget and a weight that computes holds part of the ring. Between the bound and
-/// what a plan reaches; for requests without a budget the resident time. Lengths of copies and weights that
+/// the ring takes part of the budget and a weight that computes holds part of the ring, or because weights that
+/// follow each other are more than the budget holds and compute less than their copies take. Between the bound
+/// and what a plan reaches; for requests without a budget the resident time. Lengths of copies and weights that
 /// cannot be split are not counted, so some plans cannot reach it either.
 ///
 /// # Errors

@@ -161,6 +161,18 @@ proptest! {
         }
     }
 
+    #[test]
+    fn no_plan_is_faster_than_the_ring_and_the_order_of_uses_allow(request in requests(), part in 0.0..1.1f64) {
+        let request = with_budget(&request, part);
+        let made = planned(&request);
+        prop_assume!(made.budget_missed().is_none());
+        let (simulated, limit_ms) = (simulate(&request, &made, false).unwrap(), limits_ms(&request).unwrap()[0]);
+        prop_assert!(
+            simulated.cycle_ms >= limit_ms * (1.0 - 1e-9),
+            "{} ms, limit {limit_ms} ms, bound {} ms", simulated.cycle_ms, made.bound_ms
+        );
+    }
+
     // Where weights are indivisible or tied, what fits together changes by jumps. In models of a few dozen
     // pages single pages are jumps as well, which the tolerance is for; the measured Llama is held to a
     // fiftieth of it in `plan_llama`.

@@ -69,7 +69,8 @@ pub struct Table {
     pub link: String,
     /// Milliseconds with everything resident.
     pub resident_ms: f64,
-    /// Milliseconds below which no plan can stay, because the ring takes a part of the budget; never below the bound.
+    /// Milliseconds below which no plan can stay, because the ring takes a part of the budget, or because what is used
+    /// in a row is more than the budget holds; never below the bound.
     pub limit_ms: f64,
     /// A row for each planner.
     pub plans: Vec<Row>,

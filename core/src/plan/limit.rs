@@ -1,6 +1,6 @@
-//! How near to the bound any plan could come: the least time that the length of a ring allows.
-//! It is what plans are measured against where the bound itself cannot be reached; finding one is `search`'s
-//! job.
+//! How near to the bound any plan could come: the least time that the length of a ring and the order of uses
+//! (`stretch`) allow. It is what plans are measured against where the bound itself cannot be reached; finding one
+//! is `search`'s job.
 //!
 //! A ring of P pages makes a pass copy P pages more than the budget asks for. While a group of uses computes
 //! with its H streamed pages held, the link can fill the other P - H pages at most; if the group computes
@@ -8,13 +8,18 @@
 //! the ring that nothing else overwrites are not copied again: they count as resident, and not as ring.
 
 use crate::error::CoreError;
-use crate::plan::PlanRequest;
+use crate::plan::{PlanRequest, stretch};
 use crate::simulate::{Course, Scenario};
 
 /// See [`crate::plan::limits_ms`].
 pub(super) fn limits_ms(request: &PlanRequest) -> Result<Vec<f64>, CoreError> {
     let course = Course::new(request)?;
-    Ok(course.scenarios().iter().map(|scenario| Demand::new(request, scenario).least_ms()).collect())
+    let over = super::search::over_budget(request);
+    let least_ms = |scenario: &Scenario| {
+        let ring_ms = Demand::new(request, scenario).least_ms();
+        ring_ms.max(stretch::least_ms(request, scenario, over))
+    };
+    Ok(course.scenarios().iter().map(least_ms).collect())
 }
 
 /// What one scenario asks of a ring.

@@ -195,6 +195,11 @@ impl Scenario {
         self.uses.iter().map(|used| (used.unit, used.compute_ms + used.tail_ms))
     }
 
+    /// The unit of every use in order, the milliseconds of the use itself, and those after it until its pass ends.
+    pub(crate) fn uses_and_tails(&self) -> impl Iterator<Item = (usize, f64, f64)> {
+        self.uses.iter().map(|used| (used.unit, used.compute_ms, used.tail_ms))
+    }
+
     /// The groups of uses that are held together, in order. Groups in a row that hold the same units are one:
     /// weights that share pages are used one after the other.
     pub(crate) fn groups(&self) -> Vec<Group> {

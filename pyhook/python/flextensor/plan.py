@@ -50,8 +50,8 @@ def render(answer: dict[str, Any]) -> Iterator[str]:
     plans = [plan for plan in answer["plans"] if "declined" not in plan]
     if plans:
         bound, limit = plans[0]["bound_ms"], answer["limit_ms"]
-        ring = f"; with a ring inside the budget {milliseconds(limit)}" if limit > bound else ""
-        yield f"bound {milliseconds(bound)}: nothing can be faster{ring}"
+        within = f"; with a ring inside the budget and this order of uses {milliseconds(limit)}"
+        yield f"bound {milliseconds(bound)}: nothing can be faster{within if limit > bound else ''}"
     yield ""
     # Ours first; then those that keep the budget, the fastest first.
     rows = plans[:1] + sorted(
