@@ -310,6 +310,7 @@ mod increment;
 mod judge;
 mod latency;
 mod limit;
+mod relieve;
 mod search;
 mod stretch;
 

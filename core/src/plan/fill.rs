@@ -127,17 +127,12 @@ impl Stock {
         }
     }
 
-    /// Units that are copied more than once a pass, those that are copied most often first.
+    /// Units that several groups of a pass use, those of most groups first: they may be copied as often.
     pub(super) fn repeated_units(&self) -> Vec<usize> {
         let mut repeated: Vec<usize> =
             (0..self.units.len()).filter(|&unit| self.unit(unit).repeats > 1).collect();
         repeated.sort_by_key(|&unit| std::cmp::Reverse(self.unit(unit).repeats));
         repeated
-    }
-
-    /// Whether any unit could collide in the ring: only units of several groups can.
-    pub(super) fn any_shared(&self) -> bool {
-        (0..self.units.len()).any(|unit| self.is_shared(unit))
     }
 
     /// Whether a unit belongs to more than one group, in one pass or in several shapes.

@@ -5,10 +5,14 @@ use crate::layout;
 use crate::plan::assemble::{Choice, Cycle};
 use crate::plan::fill::Stock;
 use crate::plan::search::{Colliding, Search, total};
+use crate::plan::stretch;
 use crate::simulate::Track;
 
 /// Predictions this close to the best count as equal; then the shorter time of the link wins.
 pub(super) const SAME_TIME: f64 = 1.001;
+/// What plans mostly take where the order of uses is what costs time, as a multiple of what it costs at least:
+/// their rings cost besides.
+const NEAR_THE_LEAST: f64 = 1.005;
 /// Parts of a ring that a copy may fill while rings are compared.
 const CHUNKS_OF_A_RING: [u64; 3] = [2, 3, 8];
 /// Shorter copies than these, in pages, are left to requests that ask for nothing longer.
@@ -44,14 +48,14 @@ impl Search<'_> {
         Ok(fastest(timed.collect()).unwrap_or(choice))
     }
 
+    /// A ring of this length, and copies of at most so many pages.
+    pub(super) fn track(&self, ring_pages: u64, chunk_pages: u64) -> Track<'_> {
+        Track { link: &self.request.link, page_bytes: self.request.page_bytes, chunk_pages, ring_pages }
+    }
+
     /// The choice with copies of at most this many pages.
     fn timed(&self, choice: &Choice, chunk_pages: u64) -> Choice {
-        let track = Track {
-            link: &self.request.link,
-            page_bytes: self.request.page_bytes,
-            chunk_pages,
-            ring_pages: choice.ring_pages,
-        };
+        let track = self.track(choice.ring_pages, chunk_pages);
         let simulations = self.course.run(&track, &choice.runs, false);
         let cycles = simulations.iter().map(|simulation| Cycle {
             ms: simulation.cycle_ms,
@@ -128,6 +132,21 @@ impl Search<'_> {
     pub(super) fn resident_score(&self) -> f64 {
         let scenarios = self.course.scenarios().iter().zip(&self.bounds_ms);
         score(scenarios.map(|(scenario, bound)| scenario.resident_ms / bound))
+    }
+
+    /// Choices with this score or less are as good as any that save so many pages: they cost no time, or little more
+    /// than the order of uses does.
+    pub(super) fn enough(&self, over: u64) -> f64 {
+        let free = self.resident_score();
+        let scenarios = self.course.scenarios().iter().zip(&self.bounds_ms);
+        let least = match self.shared {
+            // A ring that others share already is memory besides.
+            Some(_) => free,
+            None => score(
+                scenarios.map(|(scenario, bound)| stretch::least_ms(self.request, scenario, over) / bound),
+            ),
+        };
+        if least > free { least * NEAR_THE_LEAST } else { free * SAME_TIME }
     }
 
     /// Whether what computes is long enough to matter beside what is copied.

@@ -20,8 +20,6 @@ const REFINEMENTS: usize = 4;
 const LEADS_OF_A_RING: [f64; 3] = [1.0, 0.5, 0.0];
 /// Paces to try, as multiples of the slowest one that streams enough.
 const PACES: [f64; 5] = [1.0, 1.1, 1.3, 1.7, 2.5];
-/// Rounds in which colliding units are made resident, before all that could collide are.
-const SEPARATING_ROUNDS: usize = 6;
 /// Few long copies are tried where short ones cost more than this part of the time.
 const SHORT_COPIES: f64 = 1.012;
 /// Lengths of the ring that are tried to find the one that saves most.
@@ -102,33 +100,38 @@ impl<'a> Search<'a> {
         if over == 0 {
             return Choice::resident(self.request, self.course);
         }
-        let all = Stock::new(self.request, self.course, &[]);
-        // Units of several groups are copied several times a pass for the same gain, so plans without them
-        // compete; where not all of them can stay, without as many as can.
-        let repeated = all.repeated_units();
-        let kept = self.most_kept(&repeated, over);
-        let plain = Stock::new(self.request, self.course, repeated.get(..kept).unwrap_or(&repeated));
-        let mut found: Vec<Choice> = self.over_rings(&plain, over).into_iter().collect();
-        if all.any_shared() {
-            found.extend(self.separated(over));
+        let repeated = Stock::new(self.request, self.course, &[]).repeated_units();
+        let mut found: Vec<Choice> = Vec::new();
+        if !repeated.is_empty() {
+            found.extend(self.unrepeated(&repeated, over));
+        }
+        let enough = self.enough(over);
+        if !found.iter().any(|choice| choice.missing == 0 && choice.score <= enough) {
+            found.extend(self.relieved(over, enough));
         }
         let least_missing = found.iter().map(|choice| choice.missing).min();
         found.retain(|choice| Some(choice.missing) == least_missing);
-        let choice = pick(found)
-            .unwrap_or_else(|| Choice { missing: over, ..Choice::resident(self.request, self.course) });
-        self.rechunked(choice)
+        pick(found.into_iter().map(|choice| self.rechunked(choice)).collect())
+            .unwrap_or_else(|| Choice { missing: over, ..Choice::resident(self.request, self.course) })
+    }
+
+    /// The best choice without these units; where not all of them can stay, without as many as can. What is used
+    /// again soon is copied once by a ring that is long enough; where that is dear, this beats what `relieve` finds.
+    fn unrepeated(&self, repeated: &[usize], over: u64) -> Option<Choice> {
+        let kept = repeated.get(..self.most_kept(repeated, over)).unwrap_or(repeated);
+        self.over_rings(&Stock::new(self.request, self.course, kept), over).ok()
     }
 
     /// How many of these units, from the first one on, can stay where so many pages are to be saved. All of them where none could.
-    fn most_kept(&self, repeated: &[usize], over: u64) -> usize {
+    pub(super) fn most_kept(&self, units: &[usize], over: u64) -> usize {
         let saves = |kept: usize| {
-            let kept = repeated.get(..kept).unwrap_or(repeated);
+            let kept = units.get(..kept).unwrap_or(units);
             self.most_saved(&Stock::new(self.request, self.course, kept)).1 >= over
         };
-        if repeated.is_empty() || saves(repeated.len()) || !saves(0) {
-            return repeated.len();
+        if units.is_empty() || saves(units.len()) || !saves(0) {
+            return units.len();
         }
-        let (mut can, mut cannot) = (0, repeated.len());
+        let (mut can, mut cannot) = (0, units.len());
         while can + 1 < cannot {
             let middle = can.midpoint(cannot);
             if saves(middle) { can = middle } else { cannot = middle }
@@ -148,23 +151,8 @@ impl<'a> Search<'a> {
         widest
     }
 
-    /// The best choice in which units of several groups may be streamed as well, unless they collide.
-    fn separated(&self, over: u64) -> Option<Choice> {
-        let mut kept = Vec::new();
-        for _ in 0..SEPARATING_ROUNDS {
-            match self.over_rings(&Stock::new(self.request, self.course, &kept), over) {
-                Ok(mut choice) => {
-                    let apart = |&unit: &usize| PlanNote::KeptApart { unit: self.course.id(unit) };
-                    choice.notes.extend(kept.iter().map(apart));
-                    return Some(choice);
-                }
-                Err(colliding) => kept.extend(colliding),
-            }
-        }
-        None
-    }
-
-    fn over_rings(&self, stock: &Stock, over: u64) -> Result<Choice, Colliding> {
+    /// The best choice for this stock; units that collide in the ring where there is none.
+    pub(super) fn over_rings(&self, stock: &Stock, over: u64) -> Result<Choice, Colliding> {
         if let Some(shared) = self.shared {
             return self.over_fillings(stock, over, shared.ring_pages, f64::INFINITY);
         }

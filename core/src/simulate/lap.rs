@@ -27,6 +27,23 @@ impl Course {
         let names = with_timeline.then_some(&name as &dyn Fn(usize) -> UnitId);
         self.scenarios().iter().map(|scenario| scenario.run(track, runs, names)).collect()
     }
+
+    /// How often every unit is copied in a cycle, in the scenario that copies it most often; by position of the
+    /// unit. The runs must be free of conflicts.
+    pub(crate) fn copies_of_units(&self, track: &Track<'_>, runs: &[Run]) -> Vec<usize> {
+        let mut most = vec![0; runs.len()];
+        for scenario in self.scenarios() {
+            let counts = scenario.copies(track, runs).counts;
+            let mut times = vec![0; runs.len()];
+            for (used, _) in scenario.uses.iter().zip(counts).filter(|(_, count)| *count > 0) {
+                if let Some(times) = times.get_mut(used.unit) {
+                    *times += 1;
+                }
+            }
+            most.iter_mut().zip(times).for_each(|(most, times)| *most = times.max(*most));
+        }
+        most
+    }
 }
 
 impl Scenario {
