@@ -31,12 +31,28 @@ fn request(layers: u32, weights: u32, percent: u64, ms_per_page: f64) -> PlanReq
     request
 }
 
+/// The request with every third weight used a second time at the end of the pass, when all others have been.
+fn used_again(mut request: PlanRequest) -> PlanRequest {
+    for pass in &mut request.passes {
+        let again =
+            pass.uses.iter().step_by(3).map(|used| UseInfo { owner: used.owner + 1_000_000, ..*used });
+        let again: Vec<UseInfo> = again.collect();
+        pass.uses.extend(again);
+    }
+    request
+}
+
 fn planning(criterion: &mut Criterion) {
     for (name, layers, weights) in [("80 layers of 9 weights", 80, 9), ("10,000 weights", 1000, 10)] {
         for (case, percent, ms_per_page) in [("", 50, 0.02), (", slowest", 80, 0.01)] {
             let request = request(layers, weights, percent, ms_per_page);
             criterion.bench_function(&format!("{name}{case}"), |bencher| bencher.iter(|| plan(&request)));
         }
+    }
+    for percent in [20, 50, 80] {
+        let request = used_again(request(200, 10, percent, 0.01));
+        let name = format!("2,000 weights, a third of them used twice, {percent} %");
+        criterion.bench_function(&name, |bencher| bencher.iter(|| plan(&request)));
     }
 }
 
