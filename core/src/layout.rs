@@ -84,7 +84,7 @@ pub(crate) fn conflicts(course: &Course, runs: &[Run], ring_pages: u64) -> Vec<(
     // compared.
     let mut claims = vec![(usize::MAX, usize::MAX); ring_pages as usize];
     for (number, group) in course.groups().enumerate() {
-        for unit in group {
+        for &unit in &group.units {
             for piece in runs.get(unit).copied().unwrap_or_default().pieces(ring_pages) {
                 for claim in claims.get_mut(piece).unwrap_or_default() {
                     let (group, first) = *claim;

@@ -109,9 +109,9 @@ impl Stock {
             }
         }
         let mut repeats = vec![0; self.units.len()];
-        for group in scenario.groups() {
-            let mut units = group.units;
-            units.retain(|&unit| self.unit(unit).pages > 0);
+        for group in &scenario.groups {
+            let units = group.units.iter().copied().filter(|&unit| self.unit(unit).pages > 0);
+            let units: Vec<usize> = units.collect();
             for &unit in &units {
                 if let Some(times) = repeats.get_mut(unit) {
                     *times += 1;

@@ -39,9 +39,9 @@ impl Demand {
             |at: usize| request.units.get(at).filter(|unit| unit.stay.is_none()).map_or(0, |unit| unit.pages);
         let mut used = vec![false; request.units.len()];
         let mut groups = Vec::new();
-        for group in scenario.groups() {
+        for group in &scenario.groups {
             groups.push((group.units.iter().map(|&unit| pages(unit)).sum(), group.last_ms * pages_per_ms));
-            for unit in group.units {
+            for &unit in &group.units {
                 if let Some(used) = used.get_mut(unit) {
                     *used = true;
                 }

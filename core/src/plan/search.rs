@@ -82,8 +82,8 @@ pub(super) struct Search<'a> {
 impl<'a> Search<'a> {
     pub(super) fn new(request: &'a PlanRequest, course: &'a Course, shared: Option<SharedRing>) -> Self {
         let mut leaders = vec![true; request.units.len()];
-        for group in course.scenarios().iter().flat_map(Scenario::groups) {
-            for unit in group.units.into_iter().filter(|unit| *unit != group.first) {
+        for group in course.groups() {
+            for &unit in group.units.iter().filter(|unit| **unit != group.first) {
                 if let Some(leads) = leaders.get_mut(unit) {
                     *leads = false;
                 }

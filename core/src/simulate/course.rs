@@ -37,6 +37,9 @@ pub(crate) struct Scenario {
     pub(super) uses: Vec<DenseUse>,
     /// Uses of each pass.
     pub(super) pass_lengths: Vec<usize>,
+    /// The uses that are held together, in order. Groups in a row that hold the same units are one: weights that share
+    /// pages are used one after the other.
+    pub(crate) groups: Vec<Group>,
     /// Which model runs in which shape.
     pub(crate) shapes: Vec<(ModelId, u64)>,
     /// Milliseconds with all weights resident.
@@ -84,6 +87,7 @@ impl Course {
                 .map(|used| self.position(used.unit).ok_or(CoreError::UnknownUnit { unit: used.unit }));
             scenario.add_pass(pass, &units.collect::<Result<Vec<usize>, CoreError>>()?);
         }
+        scenario.group();
         Ok(scenario)
     }
 
@@ -128,9 +132,9 @@ impl Course {
         self.first_uses.iter().chain(&self.unused).copied()
     }
 
-    /// The groups of uses that are held together in any scenario, each as the units it uses.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = Vec<usize>> {
-        self.scenarios.iter().flat_map(Scenario::groups).map(|group| group.units)
+    /// The groups of uses that are held together in any scenario.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.scenarios.iter().flat_map(|scenario| &scenario.groups)
     }
 }
 
@@ -200,25 +204,22 @@ impl Scenario {
         self.uses.iter().map(|used| (used.unit, used.compute_ms, used.tail_ms))
     }
 
-    /// The groups of uses that are held together, in order. Groups in a row that hold the same units are one:
-    /// weights that share pages are used one after the other.
-    pub(crate) fn groups(&self) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::new();
+    /// Takes uses that are held together into groups.
+    fn group(&mut self) {
         for uses in self.uses.chunk_by(|a, b| a.group_first == b.group_first) {
             let mut units: Vec<usize> = uses.iter().map(|used| used.unit).collect();
             units.sort_unstable();
             units.dedup();
             let ms = |used: &DenseUse| used.compute_ms;
-            match groups.last_mut().filter(|last| last.units == units) {
+            match self.groups.last_mut().filter(|last| last.units == units) {
                 Some(last) => last.last_ms += uses.iter().map(ms).sum::<f64>(),
-                None => groups.push(Group {
+                None => self.groups.push(Group {
                     first: uses.first().map_or(usize::MAX, |used| used.unit),
                     units,
                     last_ms: uses.last().map_or(0.0, ms),
                 }),
             }
         }
-        groups
     }
 }
 

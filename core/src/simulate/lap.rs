@@ -127,34 +127,27 @@ impl Scenario {
         spans
     }
 
-    /// The copies of every use at steady state. Walking the cycle once leaves the ring as every later cycle
-    /// finds it; the second walk takes notes.
+    /// The copies of every use at steady state: in a cycle that finds the ring as the one before left it.
     fn copies(&self, track: &Track<'_>, runs: &[Run]) -> Copies {
+        let run_of = |unit: usize| runs.get(unit).copied().unwrap_or_default();
         let mut ring = RingPages::new(track.ring_pages);
+        let before = self.uses.iter().enumerate().rev();
+        ring.settle(before.map(|(index, used)| (used.unit, run_of(used.unit), index)));
         let mut copies = Copies { chunks: Vec::new(), counts: Vec::with_capacity(self.uses.len()) };
         let full_ms = track.link.copy_ms(track.chunk_pages * track.page_bytes);
-        for cycle in 0..2 {
-            for (index, used) in self.uses.iter().enumerate() {
-                let run = runs.get(used.unit).copied().unwrap_or_default();
-                let now = cycle * self.uses.len() + index;
-                if cycle == 1 {
-                    let before = copies.chunks.len();
-                    if !ring.holds(used.unit, run) {
-                        for part in run.parts(track.chunk_pages, track.ring_pages) {
-                            let whole = part.pages == track.chunk_pages;
-                            let ms = if whole {
-                                full_ms
-                            } else {
-                                track.link.copy_ms(part.pages * track.page_bytes)
-                            };
-                            let gate = ring.last_use(part).map(|last| self.release_of(last).min(now - 1));
-                            copies.chunks.push(Chunk { pages: part.pages, ms, gate });
-                        }
-                    }
-                    copies.counts.push(copies.chunks.len() - before);
+        for (index, used) in self.uses.iter().enumerate() {
+            let (run, now) = (run_of(used.unit), self.uses.len() + index);
+            let before = copies.chunks.len();
+            if !ring.holds(used.unit, run) {
+                for part in run.parts(track.chunk_pages, track.ring_pages) {
+                    let whole = part.pages == track.chunk_pages;
+                    let ms = if whole { full_ms } else { track.link.copy_ms(part.pages * track.page_bytes) };
+                    let gate = ring.last_use(part).map(|last| self.release_of(last).min(now - 1));
+                    copies.chunks.push(Chunk { pages: part.pages, ms, gate });
                 }
-                ring.show(used.unit, run, now);
             }
+            copies.counts.push(copies.chunks.len() - before);
+            ring.show(used.unit, run, now);
         }
         copies
     }

@@ -5,19 +5,23 @@ use crate::layout::Run;
 /// Who was shown last on every ring page.
 #[derive(Debug)]
 pub(super) struct RingPages {
-    pub(super) occupant: Vec<usize>,
+    occupant: Vec<usize>,
+    /// One more than the number of the last use; 0 = none.
     last_use: Vec<usize>,
+    /// Pages on which nothing was shown.
+    bare: usize,
 }
 
-/// No unit, no use.
-pub(super) const NOBODY: usize = usize::MAX;
+/// No unit.
+const NOBODY: usize = usize::MAX;
 
 impl RingPages {
     pub(super) fn new(ring_pages: u64) -> Self {
-        RingPages { occupant: vec![NOBODY; ring_pages as usize], last_use: vec![NOBODY; ring_pages as usize] }
+        let pages = ring_pages as usize;
+        RingPages { occupant: vec![NOBODY; pages], last_use: vec![0; pages], bare: pages }
     }
 
-    pub(super) fn pages(&self) -> u64 {
+    fn pages(&self) -> u64 {
         self.occupant.len() as u64
     }
 
@@ -30,13 +34,8 @@ impl RingPages {
 
     /// The last use of anything on these pages.
     pub(super) fn last_use(&self, part: Run) -> Option<usize> {
-        part.pieces(self.pages())
-            .into_iter()
-            .filter_map(|piece| self.last_use.get(piece))
-            .flatten()
-            .copied()
-            .filter(|last| *last != NOBODY)
-            .max()
+        let pieces = part.pieces(self.pages()).into_iter().filter_map(|piece| self.last_use.get(piece));
+        pieces.flatten().fold(0, |last, &used| last.max(used)).checked_sub(1)
     }
 
     pub(super) fn show(&mut self, unit: usize, run: Run, now: usize) {
@@ -45,7 +44,27 @@ impl RingPages {
                 pages.fill(unit);
             }
             if let Some(pages) = self.last_use.get_mut(piece) {
-                pages.fill(now);
+                pages.fill(now + 1);
+            }
+        }
+    }
+
+    /// Leaves the ring as these uses (unit, run, number) do that come in reverse order: of every page the first one
+    /// counts.
+    pub(super) fn settle(&mut self, reversed: impl Iterator<Item = (usize, Run, usize)>) {
+        for (unit, run, number) in reversed {
+            if self.bare == 0 {
+                break;
+            }
+            for piece in run.pieces(self.pages()) {
+                let Some(last_uses) = self.last_use.get_mut(piece.clone()) else { continue };
+                let occupants = self.occupant.get_mut(piece).unwrap_or_default();
+                for (last_use, occupant) in
+                    last_uses.iter_mut().zip(occupants).filter(|(last, _)| **last == 0)
+                {
+                    (*last_use, *occupant) = (number + 1, unit);
+                    self.bare -= 1;
+                }
             }
         }
     }
