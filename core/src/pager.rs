@@ -237,10 +237,12 @@ impl Pager {
 
     /// Rule 2: the launch that [`Pager::acquire`] prepared is enqueued (or was refused by the driver, which changes nothing).
     pub fn launched(&mut self, stream: StreamId, hits: &[Hit], verdicts: &[Verdict], out: &mut Vec<Command>) {
+        let mut over = false;
         for (hit, verdict) in hits.iter().zip(verdicts) {
             let Some(index) = self.slot(hit.unit) else { continue };
             if verdict.in_place() {
                 let slot = &mut self.slots[index];
+                over |= slot.launched() && self.marks.is_enough(slot.pages);
                 slot.read_on(stream, (&mut self.marks, &mut self.events), out);
                 slot.pins = slot.pins.saturating_sub(1);
                 slot.dirty |= hit.access == Access::Write;
@@ -254,6 +256,10 @@ impl Pager {
                     self.invalidate(index);
                 }
             }
+        }
+        // What the stream carries from here on would only keep the pages from the next copy.
+        if over {
+            self.marks.use_ended(&mut self.events, out);
         }
     }
 

@@ -84,8 +84,11 @@ impl PassRecord {
 struct ShapeHistory {
     passes: u64,
     kept: VecDeque<PassRecord>,
-    /// Passes that were timed as a whole, oldest first: milliseconds on the GPU, and those until the forward returned to the program (0 = unknown).
-    whole: VecDeque<(f64, f64)>,
+    /// Milliseconds of passes that were timed as a whole, oldest first.
+    whole_ms: VecDeque<f64>,
+    /// Milliseconds until such passes returned to the program, oldest first, of those of which it is known: passes of streamed weights say nothing of it, and must not
+    /// take their place.
+    host_ms: VecDeque<f64>,
 }
 
 /// Collects passes by model and shape.
@@ -128,8 +131,12 @@ impl ProfileCollector {
     pub fn replace(&mut self, pass: PassRecord) {
         let history = self.shapes.entry((pass.model, pass.shape)).or_default();
         history.passes += 1;
+        // Where it does the same as before, the host takes as long as before.
+        if history.kept.iter().all(|kept| kept.uses != pass.uses) {
+            history.host_ms.clear();
+        }
         history.kept = VecDeque::from([pass]);
-        history.whole.clear();
+        history.whole_ms.clear();
     }
 
     /// A pass in a shape that is known took so long altogether, while nothing else was observed of it: no pass whose weights are all in place takes longer. What
@@ -139,17 +146,17 @@ impl ProfileCollector {
         else {
             return;
         };
-        if history.whole.len() == KEPT_WHOLE {
-            history.whole.pop_front();
+        push_bounded(&mut history.whole_ms, ms);
+        if host_ms.is_finite() && host_ms > 0.0 {
+            push_bounded(&mut history.host_ms, host_ms);
         }
-        history.whole.push_back((ms, host_ms));
     }
 
     /// Takes the usual pass of an earlier run, which saw `passes` of that shape; they returned to the program after `host_ms` (0 = unknown).
     pub fn restore(&mut self, pass: PassRecord, passes: u64, host_ms: f64) {
         let history = self.shapes.entry((pass.model, pass.shape)).or_default();
         history.passes += passes.max(1);
-        history.whole.extend((host_ms > 0.0).then(|| (pass.total_ms(), host_ms)));
+        history.host_ms.extend((host_ms.is_finite() && host_ms > 0.0).then_some(host_ms));
         history.kept.push_back(pass);
     }
 
@@ -170,7 +177,8 @@ impl ProfileCollector {
             for pass in &mut history.kept {
                 pass.timed = false;
             }
-            history.whole.clear();
+            history.whole_ms.clear();
+            history.host_ms.clear();
         }
     }
 
@@ -239,14 +247,13 @@ impl ShapeHistory {
             resident_ms = whole_ms;
         }
         // Longer than the pass itself it cannot have taken: then it stood still for other reasons.
-        let host_ms = lower_median(self.whole.iter().map(|&(_, host_ms)| host_ms).filter(|&ms| ms > 0.0));
-        let host_ms = host_ms.unwrap_or(0.0).min(resident_ms);
+        let host_ms = lower_median(&self.host_ms).unwrap_or(0.0).min(resident_ms);
         PassProfile { model, shape, uses, tail_ms, resident_ms, host_ms }
     }
 
     /// The middle one of the passes that were timed as a whole; of two the shorter one.
     fn least_usual_whole(&self) -> Option<f64> {
-        lower_median(self.whole.iter().map(|&(ms, _)| ms))
+        lower_median(&self.whole_ms)
     }
 
     /// The order of use that most kept passes showed; timed passes count before the others, later ones before
@@ -280,9 +287,17 @@ fn within_usual(samples: &[f64]) -> Vec<bool> {
     samples.iter().map(|s| (s - middle).abs() <= allowed).collect()
 }
 
+/// One more of at most [`KEPT_WHOLE`].
+fn push_bounded(samples: &mut VecDeque<f64>, ms: f64) {
+    if samples.len() == KEPT_WHOLE {
+        samples.pop_front();
+    }
+    samples.push_back(ms);
+}
+
 /// The middle one; of two the shorter one.
-fn lower_median(samples: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut sorted: Vec<f64> = samples.collect();
+fn lower_median(samples: &VecDeque<f64>) -> Option<f64> {
+    let mut sorted: Vec<f64> = samples.iter().copied().collect();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len().saturating_sub(1) / 2).copied()
 }

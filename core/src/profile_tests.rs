@@ -95,6 +95,29 @@ fn what_the_host_takes_is_the_middle_of_what_was_seen_and_no_more_than_the_pass(
     assert_eq!((host_ms(&[]), host_ms(&[0.0, f64::NAN])), (0.0, 0.0));
 }
 
+/// Nobody times the host while weights are streamed, and a plan that is made then reckons with it all the same.
+#[test]
+fn what_the_host_takes_is_known_however_many_passes_are_timed_without_it() {
+    let mut collector = ProfileCollector::new();
+    collector.add(pass(0, &[1.0, 2.0]));
+    collector.add_whole(MODEL, 0, 3.0, 2.5);
+    (0..100).for_each(|_| collector.add_whole(MODEL, 0, 3.2, 0.0));
+    assert_eq!(collector.profile(MODEL).unwrap().host_ms, 2.5);
+    collector.replace(pass(0, &[4.0, 2.0]));
+    assert_eq!(collector.profile(MODEL).unwrap().host_ms, 2.5, "the same in other times");
+    collector.replace(pass(0, &[1.0, 2.0, 3.0]));
+    assert_eq!(collector.profile(MODEL).unwrap().host_ms, 0.0, "something else");
+}
+
+#[test]
+fn what_the_host_took_is_forgotten_with_the_other_times() {
+    let mut collector = ProfileCollector::new();
+    collector.add(pass(0, &[1.0, 2.0]));
+    collector.add_whole(MODEL, 0, 3.0, 2.5);
+    collector.clear_durations(MODEL);
+    assert_eq!(collector.profile(MODEL).unwrap().host_ms, 0.0);
+}
+
 #[test]
 fn what_the_host_took_in_an_earlier_run_is_known_in_this_one() {
     let mut collector = ProfileCollector::new();

@@ -53,6 +53,9 @@ pub struct Span {
 pub struct Simulation {
     /// Milliseconds of the cycle.
     pub cycle_ms: f64,
+    /// Milliseconds of the cycle if the host took no time.
+    #[serde(default)]
+    pub gpu_ms: f64,
     /// For each pass, for each use: milliseconds it waited for its copies.
     pub waits_ms: Vec<Vec<f64>>,
     /// Part of the time in which the link copies, 0 to 1.

@@ -209,6 +209,34 @@ fn further_launches_of_a_use_cost_no_driver_call() {
     }
 }
 
+/// What the stream carries between two uses must not keep the pages of the first one: its event stands in front of that, where the use takes as many launches as last time.
+#[test]
+fn a_use_is_marked_behind_its_last_launch_not_in_front_of_the_next_use() {
+    let (count, held) = (24, 8);
+    let mut world = small_units(count, held, 3);
+    let records_after = |world: &mut World, unit, launches: u32| -> Vec<usize> {
+        world.take_journal();
+        let after_each = (0..launches).map(|_| {
+            world.launch(S1, &[reads(unit)]);
+            let record = |command: &Command| matches!(command, Command::RecordReader { .. });
+            world.take_journal().into_iter().filter(record).count()
+        });
+        after_each.collect()
+    };
+    let mut pass = |launches| -> Vec<Vec<usize>> {
+        (0..count).map(|unit| records_after(&mut world, unit, launches)).collect()
+    };
+    pass(3);
+    let as_many = pass(3);
+    assert!(as_many.iter().all(|records| *records == [0, 0, 1]), "as many as last time: {as_many:?}");
+    let more = pass(5);
+    assert!(more.iter().all(|records| *records == [0, 0, 1, 1, 1]), "nobody knew of the last two: {more:?}");
+    let fewer = pass(2);
+    assert!(fewer[1..].iter().all(|records| *records == [1, 0]), "the next use begins: {fewer:?}");
+    assert!(pass(2)[1..].iter().all(|records| *records == [0, 1]));
+    world.finish().expect("right bytes");
+}
+
 /// No launch follows the last use of a pass: what it leaves is copied over all the same.
 #[test]
 fn pages_of_the_last_use_are_free_when_the_pass_has_ended() {

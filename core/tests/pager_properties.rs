@@ -50,6 +50,15 @@ enum Action {
         thread: usize,
         refused: bool,
     },
+    /// A use in many launches: further ones of what is shown, each in one go. Every so many of them, another thread asks for prefetch from a stream of its own, or a capture begins.
+    Again {
+        streams: [u64; 2],
+        shown: (Pick, Kind),
+        times: u8,
+        between: Between,
+    },
+    /// A capture begins on some thread.
+    CloseMarks,
     Hidden {
         stream: u64,
         unit: usize,
@@ -88,6 +97,17 @@ enum Action {
         turned_by: usize,
     },
     Steps(u64),
+}
+
+/// What happens amid the launches of one use.
+#[derive(Clone, Copy, Debug)]
+enum Between {
+    Nothing,
+    Prefetch,
+    Close,
+    Destroy,
+    PassEnd,
+    Open,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -160,10 +180,21 @@ fn actions() -> impl Strategy<Value = Action> {
     ];
     let shown = prop_oneof![
         3 => prop::collection::vec((pick.clone(), kinds()), 1),
-        1 => prop::collection::vec((pick, kinds()), 2..4),
+        1 => prop::collection::vec((pick.clone(), kinds()), 2..4),
     ];
     let stream = || 1..=STREAMS;
+    let between = prop_oneof![
+        3 => Just(Between::Nothing),
+        2 => Just(Between::Prefetch),
+        1 => Just(Between::Close),
+        1 => Just(Between::Destroy),
+        1 => Just(Between::PassEnd),
+        2 => Just(Between::Open),
+    ];
     prop_oneof![
+        8 => ([stream(), stream()], (pick.clone(), kinds()), 1u8..5, between)
+            .prop_map(|(streams, shown, times, between)| Action::Again { streams, shown, times, between }),
+        1 => Just(Action::CloseMarks),
         20 => (0..THREADS, stream(), shown, prop::bool::weighted(0.35))
             .prop_map(|(thread, stream, shown, open)| Action::Launch { thread, stream, shown, open }),
         8 => (0..THREADS, prop::bool::weighted(0.1)).prop_map(|(thread, refused)| Action::Finish { thread, refused }),
@@ -229,6 +260,8 @@ impl Program {
                 self.launch(thread, StreamId(stream), &shown, open);
             }
             Action::Finish { thread, refused } => self.finish(thread, refused),
+            Action::Again { streams, shown, times, between } => self.again(streams, shown, times, between),
+            Action::CloseMarks => self.world.close_marks(),
             Action::Hidden { stream, unit } => {
                 let unit = unit_of(unit);
                 if !self.is_open(|shown| shown.hit.unit.0 == unit && shown.effect.writes()) {
@@ -270,6 +303,29 @@ impl Program {
         }
         let steps = [0, 0, 1, 4, 30][self.pace.below(5) as usize];
         self.world.gpu.run(steps);
+    }
+
+    fn again(&mut self, streams: [u64; 2], (pick, kind): (Pick, Kind), times: u8, between: Between) {
+        let unit = self.pick(pick);
+        let streams = streams.map(StreamId);
+        for time in 0..times {
+            self.finish(0, false);
+            let shown = [self.shown(unit, kind)];
+            self.launch(0, streams[0], &shown, matches!(between, Between::Open));
+            match between {
+                Between::Nothing => {}
+                Between::Prefetch => self.world.prefetch(streams[1]),
+                Between::Close => self.world.close_marks(),
+                // The launch that is open may be refused in the end.
+                Between::Open => {
+                    self.world.prefetch(streams[1]);
+                    self.world.gpu.run(u64::from(time));
+                    self.finish(0, time % 2 == 1);
+                }
+                Between::Destroy => self.act(&Action::Destroy { stream: streams[usize::from(time % 2)].0 }),
+                Between::PassEnd => self.act(&Action::PassEnd { model: usize::from(time) }),
+            }
+        }
     }
 
     /// A launch may conflict with none that is open: a correct program orders those, so its word is stale then.
@@ -358,8 +414,11 @@ fn run(setting: &Setting, actions: &[Action]) -> Result<(), String> {
     program.end()
 }
 
+/// `PROPTEST_CASES` asks for more.
 fn config(cases: u32) -> ProptestConfig {
-    ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 20_000, ..ProptestConfig::default() }
+    let usual = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { usual.cases } else { cases };
+    ProptestConfig { cases, failure_persistence: None, max_shrink_iters: 20_000, ..usual }
 }
 
 proptest! {

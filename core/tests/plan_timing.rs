@@ -235,3 +235,35 @@ fn where_the_host_has_no_time_to_spare_few_units_are_streamed_whole_and_in_long_
     assert!(free.0 * 2 < all.0 && free.1 * 2 < all.1, "{all:?} {free:?}");
     assert!(near(all.2, 64.0) && free.2 > 63.0, "{all:?} {free:?}");
 }
+
+/// A forward that waits for the GPU returns with it: nobody can tell that from a host that is slow.
+#[test]
+fn a_host_that_looks_bound_because_it_waits_for_the_gpu_gets_plans_that_are_as_fast_on_the_gpu() {
+    for percent in [60, 66, 75, 85] {
+        let request = with_percent(llama(Work::Prefill, None), percent);
+        let alone = run(&request, &plan(&request).unwrap()).gpu_ms;
+        let mut waits = request.clone();
+        waits.passes[0].host_ms = alone;
+        let made = plan(&waits).unwrap();
+        let beside = run(&waits, &made).gpu_ms;
+        assert!(beside <= alone * 1.005, "{percent} %: {alone} ms, {beside} with the host");
+        assert!(made.peak_bytes <= request.budget.unwrap());
+    }
+}
+
+#[test]
+fn a_host_that_takes_longer_than_the_pass_takes_as_long() {
+    let mut request = with_percent(chain(&[12; 64], 1.0, true), 66);
+    let predicted = |request: &PlanRequest| plan(request).unwrap().predicted_ms;
+    request.passes[0].host_ms = 64.0;
+    let as_long = predicted(&request);
+    for more in [64.1, 1e300, f64::MAX] {
+        request.passes[0].host_ms = more;
+        assert!(near(predicted(&request), as_long), "{more}");
+    }
+    let unknown = predicted(&PlanRequest { passes: chain(&[12; 64], 1.0, true).passes, ..request.clone() });
+    for nonsense in [f64::NAN, f64::INFINITY, -1.0, 0.0] {
+        request.passes[0].host_ms = nonsense;
+        assert!(near(predicted(&request), unknown), "{nonsense}");
+    }
+}

@@ -28,6 +28,18 @@ fn within_each_budget(name: &str) {
     }
 }
 
+/// What is marked then belongs to the first GPU's context, and so does its default stream.
+#[test]
+fn a_forward_goes_on_behind_what_its_thread_captured_or_destroyed_on_another_gpu() {
+    for story in [
+        "a capture on the other GPU amid a forward",
+        "a stream that is destroyed from the other GPU amid a forward",
+    ] {
+        told_well(on_two(story));
+        told_well(on_two(story).option("FT_CHECK", "1"));
+    }
+}
+
 /// The hook of Python names a model for each GPU; who names one for both is told.
 #[test]
 fn a_model_that_is_named_over_two_gpus_is_right_on_both_and_its_weights_on_the_second_stay() {

@@ -59,6 +59,13 @@ fn a_fill_node_made_by_hand_writes_where_the_weight_is() {
     nodes_by_hand("fill");
 }
 
+/// A mark that is made when the stream has joined belongs to the capture, and whoever waits for it there breaks it.
+#[test]
+fn a_stream_that_joins_a_capture_amid_a_use_is_marked_before() {
+    told_well(streamed("a stream joins a capture amid a use"));
+    told_well(streamed("a stream joins the capture in which it read"));
+}
+
 /// The driver refuses batches while a stream captures; the program hears that, and goes on.
 #[test]
 fn a_batch_of_copies_reads_right_bytes_and_is_refused_in_a_capture_as_by_the_driver() {

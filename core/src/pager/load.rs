@@ -87,10 +87,7 @@ impl Pager {
         self.strays = 0;
         self.marks.use_ended(&mut self.events, out);
         self.end_others(taken.owner);
-        let slot_state = &mut self.slots[slot];
-        slot_state.awaiting = false;
-        slot_state.current = true;
-        slot_state.owner = taken.owner;
+        self.slots[slot].begin(taken.owner);
         self.current.push(slot as u32);
         if distance > 0 {
             self.realign();

@@ -72,6 +72,11 @@ impl Marks {
         self.launches.is_some_and(|(_, open)| open.event == event)
     }
 
+    /// Whether a unit of so many pages is enough for an event of its own.
+    pub(super) fn is_enough(&self, pages: u32) -> bool {
+        pages >= self.batch_pages
+    }
+
     /// A use is over, or the next one is about to begin: the launches' event is recorded if it is behind enough. Each further launch of one use would only have moved it.
     pub(super) fn use_ended(&mut self, events: &mut EventPool, out: &mut Vec<Command>) {
         if self.launches.is_some_and(|(_, open)| open.pages >= self.batch_pages) {

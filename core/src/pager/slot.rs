@@ -39,6 +39,8 @@ pub(super) struct Slot {
     /// In use: begun and not ended.
     pub(super) current: bool,
     pub(super) owner: u32,
+    /// Launches that showed it in this use, and in the one before.
+    pub(super) launches: [u32; 2],
     /// Changed since the shadow was written.
     pub(super) dirty: bool,
     pub(super) shown_by: u64,
@@ -70,6 +72,7 @@ impl Slot {
             awaiting: false,
             current: false,
             owner: u32::MAX,
+            launches: [0, 1],
             dirty: false,
             shown_by: 0,
             copies: [None; 2],
@@ -88,6 +91,22 @@ impl Slot {
     /// Whether another unit may take its pages now: nobody is about to read them here, nor the shadow that they would be written back to.
     pub(super) fn may_leave(&self) -> bool {
         self.pins == 0 && !self.held && !(self.dirty && self.redirects > 0)
+    }
+
+    /// A use begins, which is expected to take as many launches as the one before.
+    pub(super) fn begin(&mut self, owner: u32) {
+        self.awaiting = false;
+        self.current = true;
+        self.owner = owner;
+        if self.launches[0] > 0 {
+            self.launches = [0, self.launches[0]];
+        }
+    }
+
+    /// One more launch showed the unit: whether its use has had as many by now as are expected.
+    pub(super) fn launched(&mut self) -> bool {
+        self.launches[0] = self.launches[0].saturating_add(u32::from(self.current));
+        self.current && self.launches[0] >= self.launches[1]
     }
 
     /// This stream's last launch showed the unit: the event that will be recorded behind it marks the stream as a reader.

@@ -63,8 +63,9 @@ impl Search<'_> {
             bytes: simulation.copied_bytes,
         });
         let cycles: Vec<Cycle> = cycles.collect();
-        let ratios = cycles.iter().zip(&self.bounds_ms).map(|(cycle, bound)| cycle.ms / bound);
-        let score = score(ratios);
+        // A host that waits for the GPU in its forward looks as if it bound it: what it hides of the GPU's time counts as much as what it takes itself.
+        let weighed = simulations.iter().map(|simulation| (simulation.cycle_ms + simulation.gpu_ms) / 2.0);
+        let score = score(weighed.zip(&self.bounds_ms).map(|(ms, bound)| ms / bound));
         Choice { chunk_pages, cycles, score, ..choice.clone() }
     }
 

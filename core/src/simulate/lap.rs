@@ -59,12 +59,14 @@ impl Scenario {
             }
         }
         let link_ms: f64 = copies.chunks.iter().map(|chunk| chunk.ms).sum();
-        // A lead that is still being used up hides these limits for some cycles.
         let host_ms = self.host_ms(runs, copies.chunks.len(), link_ms);
-        let cycle_ms = period.max(link_ms).max(self.resident_ms).max(host_ms);
+        // A lead that is still being used up hides these limits for some cycles.
+        let gpu_ms = period.max(link_ms).max(self.resident_ms);
+        let cycle_ms = gpu_ms.max(host_ms);
         let copied = self.uses.iter().zip(&copies.counts).filter(|(_, count)| **count > 0);
         Simulation {
             cycle_ms,
+            gpu_ms,
             waits_ms: self.by_pass(&clock.waits),
             link_busy: if cycle_ms > 0.0 { link_ms / cycle_ms } else { 0.0 },
             link_ms,

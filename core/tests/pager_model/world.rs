@@ -257,6 +257,12 @@ impl World {
         self.perform();
     }
 
+    /// A capture begins, or whatever else has all that was launched marked now.
+    pub(crate) fn close_marks(&mut self) {
+        self.pager.close_marks(&mut self.commands);
+        self.perform();
+    }
+
     /// A launch that reads a held unit without showing it. False where no launch may.
     pub(crate) fn launch_hidden(&mut self, stream: StreamId, unit: u32) -> bool {
         let known = &self.known[unit as usize];

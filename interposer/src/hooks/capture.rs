@@ -8,9 +8,15 @@ use crate::runtime::{graphs, memory, streaming};
 
 /// `begin` makes the stream capture. What it carries now is marked before: events that are recorded later would be the capture's.
 fn begun(stream: CUstream, begin: impl FnOnce() -> CUresult) -> Outcome {
-    streaming::forget_stream(Stream::from(stream));
-    streaming::close_marks();
-    Outcome::Done(graphs::begin_capture(begin))
+    let code = graphs::begin_capture(|| {
+        streaming::forget_stream(Stream::from(stream));
+        streaming::close_marks();
+        begin()
+    });
+    if !code.is_success() {
+        memory::free_what_was_put_off();
+    }
+    Outcome::Done(code)
 }
 
 pub(super) fn begin(call: &Call<unsafe extern "C" fn(CUstream) -> CUresult>, stream: CUstream) -> Outcome {

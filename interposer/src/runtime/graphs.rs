@@ -22,9 +22,11 @@ pub(crate) fn begin_capture(begin: impl FnOnce() -> CUresult) -> CUresult {
     // Before the driver is asked: what is launched there afterwards has to be looked at.
     let _loud = quiet::loud();
     let _inside = gate::enter();
+    // Before `begin` marks what streams carry: launches on other streams, which may join the capture, are marked at once from here on.
+    CAPTURES.fetch_add(1, Ordering::SeqCst);
     let code = begin();
-    if code.is_success() {
-        CAPTURES.fetch_add(1, Ordering::SeqCst);
+    if !code.is_success() {
+        capture_ended();
     }
     code
 }

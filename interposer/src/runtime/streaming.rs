@@ -390,26 +390,41 @@ fn shared_events(ring_pages: u32) -> u32 {
 
 /// A capture begins: streams may come to belong to it at any time.
 pub(crate) fn close_marks() {
-    for device in 0..MAX_DEVICES as i32 {
-        if let Some(ring) = ring_of(device).as_mut() {
-            ring.pager.close_marks(&mut ring.commands);
-            ring.perform();
-        }
-    }
+    for_each_ring(|ring| {
+        ring.pager.close_marks(&mut ring.commands);
+        ring.perform();
+    });
 }
 
 /// The program destroys a stream.
 pub(crate) fn forget_stream(stream: Stream) {
+    for_each_ring(|ring| {
+        ring.last_stream = ring.last_stream.filter(|&last| last != stream);
+        ring.pager.forget_stream(stream_id(stream), &mut ring.commands);
+        if let Some(check) = &mut ring.check {
+            check.stream_ends(stream_id(stream));
+        }
+        ring.perform();
+        if let Some(check) = &mut ring.check {
+            check.audit().stream_ended(stream_id(stream));
+        }
+    });
+}
+
+/// In the ring's own context: the calling thread may be at work on another GPU, where an event that is made, or the default stream, would be that one's.
+fn for_each_ring(mut work: impl FnMut(&mut Streaming)) {
     for device in 0..MAX_DEVICES as i32 {
         if let Some(ring) = ring_of(device).as_mut() {
-            ring.last_stream = ring.last_stream.filter(|&last| last != stream);
-            ring.pager.forget_stream(stream_id(stream), &mut ring.commands);
-            if let Some(check) = &mut ring.check {
-                check.stream_ends(stream_id(stream));
-            }
-            ring.perform();
-            if let Some(check) = &mut ring.check {
-                check.audit().stream_ended(stream_id(stream));
+            let elsewhere = !ring.serves_current_context().unwrap_or(true);
+            let mut there = |ring: &mut Streaming| {
+                context::with_current(ring.context, || {
+                    work(ring);
+                    Ok(())
+                })
+            };
+            // What cannot be done from here says so itself.
+            if !elsewhere || there(ring).is_err() {
+                work(ring);
             }
         }
     }

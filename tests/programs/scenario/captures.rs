@@ -13,6 +13,8 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a graph captured while learning" => a_graph(When::Named),
         "a graph captured before naming" => a_graph(When::Unnamed),
         "a graph captured while pointers are held" => a_graph_while_pointers_are_held(),
+        "a stream joins a capture amid a use" => a_stream_joins_a_capture(Use::BeforeIt),
+        "a stream joins the capture in which it read" => a_stream_joins_a_capture(Use::InIt),
         "a weight freed beside a capture" => a_free_beside_a_capture(),
         _ => return None,
     })
@@ -46,6 +48,45 @@ fn a_graph_while_pointers_are_held() -> Told {
         check("cuGraphLaunch", scene.gpu.driver.graph_launch(executable, scene.main))?;
         scene.pass()?;
     }
+    scene.finish()
+}
+
+/// When a stream reads a weight that then joins a capture.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    BeforeIt,
+    InIt,
+}
+
+/// While the capture goes on, a stream outside of it reads the next weight: its copy has to wait for a mark on the stream that has joined.
+fn a_stream_joins_a_capture(when: Use) -> Told {
+    let scene = Scene::learnt(COUNT, PAGES)?;
+    let (outside, driver) = (scene.gpu.stream()?, &scene.gpu.driver);
+    let amid = |scene: &Scene, at: usize| {
+        if at % 2 == 1 {
+            return Ok(());
+        }
+        if when == Use::BeforeIt {
+            scene.check(scene.other, at)?;
+        }
+        let mut graph = 0;
+        check("cuStreamBeginCapture", driver.begin_capture(scene.main, 2))?;
+        if when == Use::InIt {
+            scene.check(scene.other, at)?;
+        }
+        scene.gpu.record(scene.event, scene.main)?;
+        scene.gpu.wait(scene.other, scene.event)?;
+        scene.check(outside, at + 1)?;
+        scene.gpu.record(scene.event, scene.other)?;
+        scene.gpu.wait(scene.main, scene.event)?;
+        check("cuStreamEndCapture", driver.end_capture(scene.main, &mut graph))?;
+        scene.check(outside, at + 1)
+    };
+    for _ in 0..3 {
+        scene.pass_with(amid)?;
+        scene.pass()?;
+    }
+    check("cuStreamSynchronize", driver.stream_synchronize(outside))?;
     scene.finish()
 }
 

@@ -16,6 +16,10 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "a model on each GPU" => a_model_on_each_gpu(),
         "a model on each GPU, by threads that change GPUs" => by_threads_that_change_gpus(),
+        "a capture on the other GPU amid a forward" => amid_a_forward(captures_elsewhere),
+        "a stream that is destroyed from the other GPU amid a forward" => {
+            amid_a_forward(destroys_from_elsewhere)
+        }
         "a model over two GPUs" => a_model_over_two_gpus(),
         "another GPU reads weights" => another_gpu_reads_weights(),
         "another GPU reads weights while they are learnt" => another_gpu_reads_while_learning(),
@@ -80,6 +84,41 @@ fn by_threads_that_change_gpus() -> Told {
     });
     done?;
     finish_each(scenes)
+}
+
+/// The forward of the first GPU's model goes on behind what its thread did on the other GPU, where `between` is called with the weight's number.
+fn amid_a_forward(between: fn(&[Scene; 2], usize) -> Done) -> Told {
+    let scenes = one_on_each()?;
+    in_turns(&scenes)?;
+    for _ in 0..4 {
+        scenes[0].gpu.enter()?;
+        scenes[0].pass_with(|_, at| between(&scenes, at))?;
+        scenes[0].synchronize()?;
+    }
+    finish_each(scenes)
+}
+
+/// The default stream has one name on both GPUs.
+fn captures_elsewhere([here, there]: &[Scene; 2], at: usize) -> Done {
+    const DEFAULT: u64 = 0;
+    here.check(DEFAULT, at)?;
+    there.gpu.enter()?;
+    let mut graph = 0;
+    check("cuStreamBeginCapture", there.gpu.driver.begin_capture(there.other, 2))?;
+    check("cuStreamEndCapture", there.gpu.driver.end_capture(there.other, &mut graph))?;
+    here.gpu.enter()?;
+    here.check(DEFAULT, at)
+}
+
+/// A new stream each time. What marks its end may never have been needed before.
+fn destroys_from_elsewhere([here, there]: &[Scene; 2], at: usize) -> Done {
+    let streams: Vec<u64> = (0..3).map(|_| here.gpu.stream()).collect::<Result<_, _>>()?;
+    streams.iter().try_for_each(|&stream| here.check(stream, at))?;
+    there.gpu.enter()?;
+    for stream in streams {
+        check("cuStreamDestroy", there.gpu.driver.stream_destroy(stream))?;
+    }
+    here.gpu.enter()
 }
 
 fn finish_each(mut scenes: [Scene; 2]) -> Told {

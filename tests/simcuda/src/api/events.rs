@@ -38,6 +38,9 @@ fn destroy(handle: u64) -> Done {
 fn record(null: NullStream, event: u64, handle: u64) -> Done {
     let stream = stream_of(null, handle)?;
     let event = EVENTS.get(event)?;
+    if !event.is_of(&stream) {
+        return Err(Status::INVALID_HANDLE);
+    }
     if let Some(state) = capture::mark(&stream)? {
         event.set(state);
         return Ok(());

@@ -4,6 +4,7 @@
 use super::capture::Marker;
 use super::clock::Clock;
 use super::context::Context;
+use super::stream::Stream;
 use crate::locks::{lock, wait};
 use crate::registry::Registry;
 use crate::status::Done;
@@ -78,6 +79,11 @@ impl Event {
     pub(crate) fn create(flags: u32, context: &Arc<Context>) -> Arc<Self> {
         let context = Arc::downgrade(context);
         EVENTS.insert(|handle| Arc::new(Self { handle, flags, context, state: Mutex::new(State::Never) }))
+    }
+
+    /// Whether it can be recorded there: both are of one context.
+    pub(crate) fn is_of(&self, stream: &Stream) -> bool {
+        Weak::ptr_eq(&self.context, &stream.context)
     }
 
     /// The error that took its context, whichever one is current.
