@@ -81,3 +81,10 @@ fn what_is_proven_of_a_kernel_holds_no_longer_when_another_thread_has_ended_the_
     let outcome = told_well(learnt("a forward that another thread ends"));
     assert_eq!(said(&outcome, "taken for a reader"), 1, "{}", outcome.describe());
 }
+
+/// Nothing is in doubt of a weight that is in use, but for this.
+#[test]
+fn launches_that_show_what_is_in_use_may_write_it_all_the_same() {
+    told_well(learnt("writes amid uses"));
+    told_well(learnt("writes from outside amid uses"));
+}

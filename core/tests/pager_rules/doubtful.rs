@@ -126,3 +126,27 @@ fn nothing_is_copied_in_while_a_write_to_the_shadow_is_open() {
         world.launch(S2, &[reads(0)]);
     });
 }
+
+/// What is said to be in use is served in place, so that nothing but its access counts.
+#[test]
+fn a_unit_is_in_use_while_it_is_in_place_and_nobody_is_about_to_write_its_shadow() {
+    let mut world = World::new(4, 2, &[(0, 2), (2, 2), (2, 2)], 0);
+    set_order(&mut world, &[0, 1, 2]);
+    let in_use = |world: &World| [0, 1].map(|unit| world.pager.is_in_use(UnitId(unit)));
+    assert_eq!(in_use(&world), [false, false], "not copied in");
+    world.launch(S1, &[reads(0)]);
+    assert_eq!(in_use(&world), [true, false]);
+    world.launch(S1, &[reads(1)]);
+    assert_eq!(in_use(&world), [false, true], "the first use has ended");
+    let writer = world.acquire(S2, &[writes(0).stale().doubtful()]);
+    assert_eq!(writer.verdicts, [Verdict::Redirect]);
+    let reader = world.acquire(S1, &[reads(0)]);
+    assert_eq!(reader.verdicts, [Verdict::Began]);
+    assert!(!in_use(&world)[0], "its shadow is about to be written");
+    world.enqueue(reader);
+    world.enqueue(writer);
+    assert!(!in_use(&world)[0], "its pages are not the truth any more");
+    world.launch(S1, &[reads(0)]);
+    assert!(in_use(&world)[0]);
+    world.finish().expect("right bytes");
+}

@@ -52,6 +52,21 @@ fn prefetch_takes_pages_whose_readers_are_done() {
     assert_eq!(pages_in(&world.take_journal(), CopyStream::Prefetch), 2);
 }
 
+/// Its owner returned before it had as many launches as last time.
+#[test]
+fn prefetch_takes_pages_of_a_use_that_ended_early() {
+    let mut world = next_is_unit_1(ALONE);
+    for (unit, launches) in [(0, 2), (1, 1), (0, 1)] {
+        (0..launches).for_each(|_| drop(world.launch(S1, &[reads(unit)])));
+    }
+    world.end_use(0);
+    world.gpu.drain();
+    world.take_journal();
+    world.prefetch(S2);
+    assert_eq!(pages_in(&world.take_journal(), CopyStream::Prefetch), 2);
+    world.finish().expect("right bytes");
+}
+
 /// Nothing is ahead: the stream that reads may have the event recorded for that. Another one may not, whatever its last record says.
 #[test]
 fn prefetch_leaves_pages_whose_readers_are_not_recorded_to_their_stream() {

@@ -24,6 +24,8 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a cache that is written later on" => a_cache_warmed_up(false),
         "a forward that another thread ends" => a_forward_that_another_thread_ends(),
         "weights that are freed while they are looked at" => freed_while_they_are_looked_at(),
+        "writes amid uses" => writes_amid_uses(),
+        "writes from outside amid uses" => writes_from_outside_amid_uses(),
         "stale words between forwards" => stale_words_between_forwards(),
         _ => return None,
     })
@@ -276,6 +278,50 @@ fn a_forward_that_another_thread_ends() -> Told {
         scene.launch("write_words", &[weight.address, weight.bytes, seed])?;
         scene.weights[at].seed = seed;
     }
+    scene.pass()?;
+    scene.finish()
+}
+
+/// A weight is read, then written, and both launches are of one use. The reader is known for one.
+fn writes_amid_uses() -> Told {
+    let mut scene = looked_at()?;
+    scene.learn()?;
+    for round in 1..6_u64 {
+        scene.pass_with(|scene, at| {
+            let weight = scene.weights[at];
+            scene.check(scene.main, at)?;
+            scene.launch("write_words", &[weight.address, weight.bytes, 100 * round + weight.seed])
+        })?;
+        scene.weights.iter_mut().for_each(|weight| weight.seed += 100 * round);
+        scene.pass()?;
+    }
+    scene.finish()
+}
+
+/// A kernel that is taken for a reader in forwards writes, from a thread that is in none, weights that a forward of another thread uses at that moment.
+fn writes_from_outside_amid_uses() -> Told {
+    let mut scene = looked_at()?;
+    let write = |scene: &Scene, at: usize, seed: u64| {
+        let weight = scene.weights[at];
+        scene.launch("write_words", &[weight.address, weight.bytes, seed])
+    };
+    for _ in 0..10 {
+        scene.pass_with(|scene, at| {
+            scene.check(scene.main, at)?;
+            write(scene, at, scene.weights[at].seed)
+        })?;
+    }
+    scene.synchronize()?;
+    say("phase", u64::try_from(scene.phase()).unwrap_or(99));
+    scene.pass_with(|scene, at| {
+        scene.check(scene.main, at)?;
+        let outside = || {
+            scene.gpu.enter()?;
+            write(scene, at, 900 + at as u64)
+        };
+        std::thread::scope(|scope| scope.spawn(outside).join().expect("a thread that only writes"))
+    })?;
+    (0..).zip(&mut scene.weights).for_each(|(at, weight)| weight.seed = 900 + at);
     scene.pass()?;
     scene.finish()
 }
