@@ -7,8 +7,9 @@ use super::{Certainty, Command, CopyStream, EventId, NEAR_USES, Pager, Progress,
 pub(super) const MAX_STRAYS: u32 = 3;
 
 impl Pager {
-    /// Rule 5: copies in what comes next, as far as pages are to be had. `stream` is where the asking launch stands.
+    /// Rule 5: copies in what comes next, as far as pages are to be had. `stream` is where the asking launch stands. All earlier commands have been performed.
     pub fn prefetch(&mut self, stream: StreamId, progress: &dyn Progress, out: &mut Vec<Command>) {
+        self.marks.performed();
         if self.current.is_empty() {
             self.marks.use_ended(&mut self.events, out);
         }
@@ -260,7 +261,7 @@ impl Pager {
         let is_behind = |&(reader, event): &(StreamId, EventId)| match self.marks.is_open(event) {
             // Recorded now it would stand behind launches that have nothing to do with it; that is better only than having nothing ahead.
             true => reader == stream && self.orders.is_empty_ahead(),
-            false => reader == stream || progress.completed(event),
+            false => reader == stream || (!self.marks.is_just_closed(event) && progress.completed(event)),
         };
         free && old.readers.iter().all(is_behind)
     }

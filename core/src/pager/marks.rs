@@ -30,6 +30,8 @@ pub(super) struct Marks {
     launches: Option<(StreamId, Open)>,
     /// An event behind launches was recorded since that was asked last.
     news: bool,
+    /// The event behind launches that was closed last, if the caller has not recorded it yet.
+    closed: Option<EventId>,
     copies: [Option<Open>; 2],
     batch_pages: u32,
 }
@@ -38,7 +40,14 @@ impl Marks {
     /// An event is recorded behind every so many pages.
     pub(super) fn new(batch_pages: u32) -> Self {
         let lanes = Vec::with_capacity(8);
-        Self { lanes, launches: None, news: false, copies: [None; 2], batch_pages: batch_pages.max(1) }
+        Self {
+            lanes,
+            launches: None,
+            news: false,
+            closed: None,
+            copies: [None; 2],
+            batch_pages: batch_pages.max(1),
+        }
     }
 
     fn lane(&mut self, stream: StreamId) -> &mut Lane {
@@ -77,6 +86,16 @@ impl Marks {
         pages >= self.batch_pages
     }
 
+    /// All commands so far have been performed.
+    pub(super) fn performed(&mut self) {
+        self.closed = None;
+    }
+
+    /// Whether what the driver says of this event may still be of its last use.
+    pub(super) fn is_just_closed(&self, event: EventId) -> bool {
+        self.closed == Some(event)
+    }
+
     /// A use is over, or the next one is about to begin: the launches' event is recorded if it is behind enough. Each further launch of one use would only have moved it.
     pub(super) fn use_ended(&mut self, events: &mut EventPool, out: &mut Vec<Command>) {
         if self.launches.is_some_and(|(_, open)| open.pages >= self.batch_pages) {
@@ -89,6 +108,7 @@ impl Marks {
         let Some((stream, Open { event, .. })) = self.launches.take() else { return };
         out.push(Command::RecordReader { stream, event });
         self.news = true;
+        self.closed = Some(event);
         events.give_back(event);
     }
 

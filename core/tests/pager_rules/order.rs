@@ -67,6 +67,24 @@ fn prefetch_takes_pages_of_a_use_that_ended_early() {
     world.finish().expect("right bytes");
 }
 
+/// The event that the end of the pass has recorded was one of an earlier use, and what the driver says of it before that is of no worth.
+#[test]
+fn prefetch_does_not_ask_of_events_that_are_only_about_to_be_recorded() {
+    let mut world = next_is_unit_1(ALONE);
+    for (unit, launches) in [(1, 2), (0, 1), (1, 1)] {
+        (0..launches).for_each(|_| drop(world.launch(S1, &[reads(unit)])));
+        world.gpu.drain();
+    }
+    world.take_journal();
+    world.pager.pass_end(MODEL);
+    world.prefetch(S2);
+    assert_eq!(pages_in(&world.take_journal(), CopyStream::Prefetch), 0, "it is recorded now");
+    world.gpu.drain();
+    world.prefetch(S2);
+    assert_eq!(pages_in(&world.take_journal(), CopyStream::Prefetch), 2);
+    world.finish().expect("right bytes");
+}
+
 /// Nothing is ahead: the stream that reads may have the event recorded for that. Another one may not, whatever its last record says.
 #[test]
 fn prefetch_leaves_pages_whose_readers_are_not_recorded_to_their_stream() {
