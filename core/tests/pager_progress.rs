@@ -237,6 +237,28 @@ fn a_use_is_marked_behind_its_last_launch_not_in_front_of_the_next_use() {
     world.finish().expect("right bytes");
 }
 
+/// The event of a use is recorded behind its last launch, when its pages are not free yet; the next use frees them by its first launch, however many follow.
+#[test]
+fn pages_of_a_use_are_copied_over_as_soon_as_the_next_use_begins() {
+    let (count, held) = (24, 8);
+    let mut world = small_units(count, held, 3);
+    let mut pass = || -> Vec<Vec<u64>> {
+        let after_each = |world: &mut World, unit| {
+            let copied = |_| {
+                let before = world.pager.counters().pages_in;
+                world.launch(S1, &[reads(unit)]);
+                world.pager.counters().pages_in - before
+            };
+            (0..3).map(copied).collect()
+        };
+        (0..count).map(|unit| after_each(&mut world, unit)).collect()
+    };
+    (0..2).for_each(|_| drop(pass()));
+    let copied = pass();
+    assert!(copied.iter().all(|copied| *copied == [1, 0, 0]), "{copied:?}");
+    world.finish().expect("right bytes");
+}
+
 /// No launch follows the last use of a pass: what it leaves is copied over all the same.
 #[test]
 fn pages_of_the_last_use_are_free_when_the_pass_has_ended() {

@@ -28,7 +28,7 @@ pub(super) struct Marks {
     lanes: Vec<Lane>,
     /// Behind launches of one stream: those of another one begin the next.
     launches: Option<(StreamId, Open)>,
-    /// An event behind launches was recorded since that was asked last.
+    /// An event behind launches was recorded, or a use with such an event ended, since that was asked last.
     news: bool,
     /// The event behind launches that was closed last, if the caller has not recorded it yet.
     closed: Option<EventId>,
@@ -98,8 +98,11 @@ impl Marks {
 
     /// A use is over, or the next one is about to begin: the launches' event is recorded if it is behind enough. Each further launch of one use would only have moved it.
     pub(super) fn use_ended(&mut self, events: &mut EventPool, out: &mut Vec<Command>) {
-        if self.launches.is_some_and(|(_, open)| open.pages >= self.batch_pages) {
-            self.close(events, out);
+        match self.launches {
+            Some((_, open)) if open.pages < self.batch_pages => {}
+            Some(_) => self.close(events, out),
+            // Recorded behind the last launch already, when the pages were still in use: they are free from now on.
+            None => self.news = true,
         }
     }
 
