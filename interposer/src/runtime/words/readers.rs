@@ -11,7 +11,7 @@ pub(crate) struct Readers([Option<(Word, u64)>; Readers::PLACES]);
 impl Readers {
     const PLACES: usize = 16;
 
-    /// As [`Evidence::reads_only`].
+    /// As [`super::Evidence::reads_only`].
     pub(crate) fn reads_only(&mut self, word: Word) -> bool {
         let now = RETRACTIONS.load(Ordering::Acquire);
         // Handles are addresses, at multiples of sixteen at least.
