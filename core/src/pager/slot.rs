@@ -103,10 +103,10 @@ impl Slot {
         }
     }
 
-    /// One more launch showed the unit: whether its use has had as many by now as are expected.
+    /// One more launch showed the unit: whether its use has had just as many by now as are expected. More of them are marked where the next use begins: each would only move the mark.
     pub(super) fn launched(&mut self) -> bool {
         self.launches[0] = self.launches[0].saturating_add(u32::from(self.current));
-        self.current && self.launches[0] >= self.launches[1]
+        self.current && self.launches[0] == self.launches[1]
     }
 
     /// This stream's last launch showed the unit: the event that will be recorded behind it marks the stream as a reader.
