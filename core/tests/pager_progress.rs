@@ -200,7 +200,8 @@ fn further_launches_of_a_use_cost_no_driver_call() {
                 }
                 world.take_journal().len()
             };
-            pass(&mut world);
+            // What the first pass shows is expected of the second one, whose marks are those of all later ones.
+            (0..2).for_each(|_| drop(pass(&mut world)));
             let calls = pass(&mut world);
             world.finish().expect("right bytes");
             calls
@@ -226,7 +227,7 @@ fn a_use_is_marked_behind_its_last_launch_not_in_front_of_the_next_use() {
     let mut pass = |launches| -> Vec<Vec<usize>> {
         (0..count).map(|unit| records_after(&mut world, unit, launches)).collect()
     };
-    pass(3);
+    (0..2).for_each(|_| drop(pass(3)));
     let as_many = pass(3);
     assert!(as_many.iter().all(|records| *records == [0, 0, 1]), "as many as last time: {as_many:?}");
     let more = pass(5);
@@ -333,7 +334,9 @@ fn grows_nothing(seed: u64, rounds: u32) {
     assert!(world.pager.events() as usize <= most, "{} events", world.pager.events());
     // A pool gives out what it has: every event that nobody shares is in one place.
     if shared_events(seed) == 1 {
-        assert_eq!(held_by(&world.pager, "EventId("), world.pager.events() as usize);
+        let named_twice = ["launches: Some(", "closed: Some("].map(|what| held_by(&world.pager, what));
+        let held = held_by(&world.pager, "EventId(") - named_twice.iter().sum::<usize>();
+        assert_eq!(held, world.pager.events() as usize);
     }
     assert!(held_by(&world.pager, "StreamId(") <= (count as usize) * 12);
     world.finish().expect("right bytes");
