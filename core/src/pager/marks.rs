@@ -1,5 +1,5 @@
 //! Events that several launches and units share, so that uses cost few driver calls: launches in a row on one stream, and copies in a row on one copy stream, have one event behind
-//! them. A use has one event at most, however many launches it takes. What it is recorded behind is later than what one unit needs by at most [`Marks::batch_pages`] pages; what is longer by itself has its own.
+//! them. A use has one event, however many launches it takes; a second one where it takes more than the one before. What it is recorded behind is later than what one unit needs by at most [`Marks::batch_pages`] pages; what is longer by itself has its own.
 //! What has to be waited for is `load`'s and the parent's matter; whether it was waited for already is known here.
 
 use super::events::EventPool;
@@ -81,7 +81,7 @@ impl Marks {
         self.launches.is_some_and(|(_, open)| open.event == event)
     }
 
-    /// Whether a unit of so many pages is enough for an event of its own.
+    /// Whether so many pages are enough for an event of their own.
     pub(super) fn is_enough(&self, pages: u32) -> bool {
         pages >= self.batch_pages
     }
@@ -99,7 +99,7 @@ impl Marks {
     /// A use is over, or the next one is about to begin: the launches' event is recorded if it is behind enough. Each further launch of one use would only have moved it.
     pub(super) fn use_ended(&mut self, events: &mut EventPool, out: &mut Vec<Command>) {
         match self.launches {
-            Some((_, open)) if open.pages < self.batch_pages => {}
+            Some((_, open)) if !self.is_enough(open.pages) => {}
             Some(_) => self.close(events, out),
             // Recorded behind the last launch already, when the pages were still in use: they are free from now on.
             None => self.news = true,
@@ -152,7 +152,7 @@ impl Marks {
 
     /// Whether copies up to here have been enough for an event of their own.
     pub(super) fn has_batch(&self, copy: CopyStream) -> bool {
-        self.copies[copy as usize].is_some_and(|open| open.pages >= self.batch_pages)
+        self.copies[copy as usize].is_some_and(|open| self.is_enough(open.pages))
     }
 
     /// The copies' event is recorded now, if one waits for that.

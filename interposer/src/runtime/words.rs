@@ -239,9 +239,9 @@ mod tests {
     use super::*;
     use flextensor_core::units::ModelId;
 
-    const UNIT: UnitId = UnitId(0);
+    pub(super) const UNIT: UnitId = UnitId(0);
 
-    fn counted(words: &[Word]) -> Vec<Suspect> {
+    pub(super) fn counted(words: &[Word]) -> Vec<Suspect> {
         words.iter().map(|&word| Suspect { word, counts: true }).collect()
     }
 

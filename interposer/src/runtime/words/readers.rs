@@ -28,15 +28,9 @@ impl Readers {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Finding, Suspect};
+    use super::super::Finding;
+    use super::super::tests::{UNIT, counted};
     use super::*;
-    use flextensor_core::units::UnitId;
-
-    const UNIT: UnitId = UnitId(0);
-
-    fn counted(words: &[Word]) -> Vec<Suspect> {
-        words.iter().map(|&word| Suspect { word, counts: true }).collect()
-    }
 
     /// What a thread remembers must not outlive a proof.
     #[test]
