@@ -69,7 +69,7 @@ def command_line() -> argparse.ArgumentParser:
 
 
 class Player:
-    """One process: says when it is ready, then answers each request for a slice with its milliseconds."""
+    """One process: says when its model is made, then answers the request for its first forwards, and each one for a slice with its milliseconds."""
 
     def __init__(self, python: str, options: argparse.Namespace, mode: str):
         ours = mode == "flextensor"
@@ -94,10 +94,14 @@ class Player:
                 return line
         raise RuntimeError(f"a process ended with {self.process.wait()}")
 
-    def play(self, forwards: int) -> None:
+    def asked(self, forwards: int) -> dict:
+        """What the process answers to a request for so many forwards."""
         self.process.stdin.write(f"{forwards}\n")
         self.process.stdin.flush()
-        self.slices.append(self.answer()["ms"])
+        return self.answer()
+
+    def play(self, forwards: int) -> None:
+        self.slices.append(self.asked(forwards)["ms"])
 
     def end(self) -> None:
         self.process.kill()
@@ -134,7 +138,7 @@ def beside_traffic(forward, gib: float):
 
 
 def play_as_child(options: argparse.Namespace) -> None:
-    """Makes the model, then runs a slice for each number that comes in."""
+    """Makes the model, then runs as many forwards as each number says that comes in: the first to prepare, the others timed."""
     import torch
 
     measured = importlib.import_module(options.program).PROGRAM
@@ -152,10 +156,11 @@ def play_as_child(options: argparse.Namespace) -> None:
         if options.traffic:
             forward = beside_traffic(forward, options.traffic)
         meter = program.Meter(options.device)
-        for _ in range(PREPARING):
-            output, _ms = meter.timed(forward)
         gpu = torch.cuda.get_device_name() if options.device == "cuda" else None
-        program.say("ready", digest=meter.digest(output), case=case, gpu=gpu, torch=torch.__version__)
+        program.say("built", case=case, gpu=gpu, torch=torch.__version__)
+        for _ in range(int(sys.stdin.readline())):
+            output, _ms = meter.timed(forward)
+        program.say("ready", digest=meter.digest(output))
         for text in sys.stdin:
             for _ in range(SETTLING):
                 meter.timed(forward)
@@ -208,12 +213,11 @@ def take_turns(options: argparse.Namespace) -> tuple[dict, dict]:
     """The slices of every mode, and what each answered at first."""
     python = python_for(options)
     players: dict[str, Player] = {}
-    ready = {}
     try:
-        # One after the other: what is learnt while others start is not what follows.
-        for mode in modes(options):
-            players[mode] = Player(python, options, mode)
-            ready[mode] = players[mode].answer()
+        players |= {mode: Player(python, options, mode) for mode in modes(options)}
+        built = {mode: player.answer() for mode, player in players.items()}
+        # One after the other: what is learnt while others compute is not what follows.
+        ready = {mode: built[mode] | player.asked(PREPARING) for mode, player in players.items()}
         ends = time.monotonic() + options.seconds
         while time.monotonic() < ends:
             # There and back, so that none always follows the same other one.
@@ -234,13 +238,14 @@ def main(argv: list[str] | None = None) -> int:
         print(f"turns.py: --lib {options.lib}: not a file", file=sys.stderr)
         return 2
     slices, ready = take_turns(options)
-    digests = {line["digest"] for line in ready.values()}
+    digests = {mode: line["digest"] for mode, line in ready.items()}
     options.out.mkdir(parents=True, exist_ok=True)
     with (options.out / f"{options.name}.jsonl").open("a") as file:
         for line in compare(slices):
             first = next(iter(ready.values()))
             line |= {key: first[key] for key in ("case", "gpu", "torch")}
-            line |= {"program": options.program, "equal": len(digests) == 1, "cores": options.cores}
+            equal = digests[line["mode"]] == digests[line["against"]]
+            line |= {"program": options.program, "equal": equal, "cores": options.cores}
             line |= {"budget": options.budget, "traffic_gib": options.traffic, "commit": run.commit()}
             file.write(json.dumps(line) + "\n")
             low, high = line["quartiles"]
@@ -248,7 +253,7 @@ def main(argv: list[str] | None = None) -> int:
                 f"{line['case']}: {line['mode']} / {line['against']} {line['ratio']:.4f} ({low:.4f} to {high:.4f}, {line['slices']} slices), "
                 f"{line['ms']:.3f} and {line['native_ms']:.3f} ms, fast {line['tenth_ms']:.3f} and {line['native_tenth_ms']:.3f} ms, outputs {'equal' if line['equal'] else 'DIFFER'}"
             )
-    return 0 if len(digests) == 1 else 1
+    return 0 if len(set(digests.values())) == 1 else 1
 
 
 if __name__ == "__main__":
