@@ -5,8 +5,8 @@
 Where launches bind a program, a processor that changes its speed moves all times by half from one second to the next, and one per cent between two processes
 says nothing. Here all processes live at once, pinned to the same cores, and run a slice of forwards each in turn: neighbouring slices are compared, so that both
 met the same speed. Two native processes show how far two processes differ that should not. A third one may copy to the GPU what streaming would copy, in one call a
-forward (a graph of copies): launching takes longer while the link is busy, whoever keeps it so. Prints a table, appends a line for each pair to OUT/NAME.jsonl. What a
-program does is left to `program.py`; time limits of single runs, peers and budgets to `run.py`.
+forward (a graph of copies): launching takes longer while the link is busy, whoever keeps it so. And a peer may take its turns, where a long-running GPU changes its speed by more than the peer and ours
+differ. Prints a table, appends a line for each pair to OUT/NAME.jsonl. What a program does is left to `program.py`, what a peer does to `peers.py`; time limits of single runs, and what ours is compared with at which bytes, to `run.py`.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -24,8 +25,10 @@ sys.path.insert(0, str(HERE))
 
 import child  # noqa: E402
 import packages  # noqa: E402
+import peers  # noqa: E402
 import program  # noqa: E402
 import run  # noqa: E402
+import wheels  # noqa: E402
 
 # Forwards before the first slice: those in which the library learns, and some more.
 PREPARING = 40
@@ -38,6 +41,8 @@ PAIRS = (
     ("flextensor", TRAFFIC),
     (TRAFFIC, "native"),
     ("native again", "native"),
+    *(("flextensor", peer) for peer in peers.PEERS),
+    *((peer, "native") for peer in peers.PEERS),
 )
 # Bytes of one copy of the traffic, as streaming has them; and of the host memory that it goes round in.
 COPY_BYTES, ROUND_BYTES = 16 << 20, 512 << 20
@@ -51,6 +56,9 @@ def command_line() -> argparse.ArgumentParser:
     add("--case", help="one of its cases; default: its last")
     add("--budget", default="1000GiB", help="FT_MAX_GPU_MEM; default: more than the model needs")
     add("--traffic", type=float, default=0, metavar="GIB", help="GiB that one more native process copies")
+    add("--peer", choices=peers.PEERS, help="one more process, with its weights placed by this library")
+    add("--peer-bytes", type=int, metavar="N", help="GPU bytes for weights, for a peer that takes a budget")
+    add("--wheels", type=Path, help="folder with the peer's wheels")
     add(
         "--cores",
         default="2,3",
@@ -71,14 +79,20 @@ def command_line() -> argparse.ArgumentParser:
 class Player:
     """One process: says when its model is made, then answers the request for its first forwards, and each one for a slice with its milliseconds."""
 
-    def __init__(self, python: str, options: argparse.Namespace, mode: str):
-        ours = mode == "flextensor"
-        traffic = ["--traffic", str(options.traffic)] if mode == TRAFFIC else []
+    def __init__(self, python: str, options: argparse.Namespace, mode: str, sites: dict[str, Path]):
+        ours, is_peer = mode == "flextensor", mode == options.peer
+        more = ["--traffic", str(options.traffic)] if mode == TRAFFIC else []
+        if is_peer:
+            more = ["--peer", mode]
+            more += [f"--peer-bytes={options.peer_bytes}"] if options.peer_bytes else []
+        inherited = os.environ.get("PYTHONPATH", "")
+        path = wheels.search_path(inherited, sites, python_flextensor=mode == "flextensor_py")
         self.process = subprocess.Popen(
-            [python, str(HERE / "turns.py"), "--child", *own_options(options), *traffic],
+            [python, str(HERE / "turns.py"), "--child", *own_options(options), *more],
             env=child.environment(
                 options.lib if ours else None,
                 {"FT_MAX_GPU_MEM": options.budget},
+                {"PYTHONPATH": path, **(peers.PEERS[mode].environment if is_peer else {})},
                 compiled=options.packages_in is not None,
             ),
             stdin=subprocess.PIPE,
@@ -144,6 +158,7 @@ def play_as_child(options: argparse.Namespace) -> None:
     measured = importlib.import_module(options.program).PROGRAM
     case = options.case or list(measured.cases)[-1]
     arguments = ["--cases", case, "--device", options.device, *options.program_option]
+    arguments += ["--build", "host"] if options.peer else []
     settings = program.arguments(measured, [*arguments, *(["--tiny"] if options.tiny else [])])
     wanted = set() if options.cores == "none" else {int(core) for core in options.cores.split(",")}
     # A machine with fewer cores shares all that it has.
@@ -152,6 +167,9 @@ def play_as_child(options: argparse.Namespace) -> None:
     with torch.no_grad():
         torch.manual_seed(0)
         model = measured.build(settings)
+        if options.peer:
+            placed_by = peers.PEERS[options.peer]
+            model, _passes = placed_by.place(model, settings, options.peer_bytes, measured.blocks)
         forward = measured.forward(model, settings, case)
         if options.traffic:
             forward = beside_traffic(forward, options.traffic)
@@ -200,6 +218,7 @@ def tenth(slices: list[list[float]]) -> float:
 def modes(options: argparse.Namespace) -> list[str]:
     """Who takes turns."""
     more = [TRAFFIC] if options.traffic else []
+    more += [options.peer] if options.peer else []
     return ["native", "native again", *more, *(["flextensor"] if options.lib else [])]
 
 
@@ -213,8 +232,10 @@ def take_turns(options: argparse.Namespace) -> tuple[dict, dict]:
     """The slices of every mode, and what each answered at first."""
     python = python_for(options)
     players: dict[str, Player] = {}
+    unpacked = tempfile.TemporaryDirectory(prefix="flextensor-turns-")
     try:
-        players |= {mode: Player(python, options, mode) for mode in modes(options)}
+        sites = wheels.unpack(options.wheels, Path(unpacked.name)) if options.wheels else {}
+        players |= {mode: Player(python, options, mode, sites) for mode in modes(options)}
         built = {mode: player.answer() for mode, player in players.items()}
         # One after the other: what is learnt while others compute is not what follows.
         ready = {mode: built[mode] | player.asked(PREPARING) for mode, player in players.items()}
@@ -226,6 +247,7 @@ def take_turns(options: argparse.Namespace) -> tuple[dict, dict]:
     finally:
         for player in players.values():
             player.end()
+        unpacked.cleanup()
     return {mode: player.slices for mode, player in players.items()}, ready
 
 
@@ -247,6 +269,7 @@ def main(argv: list[str] | None = None) -> int:
             equal = digests[line["mode"]] == digests[line["against"]]
             line |= {"program": options.program, "equal": equal, "cores": options.cores}
             line |= {"budget": options.budget, "traffic_gib": options.traffic, "commit": run.commit()}
+            line |= {"peer_bytes": options.peer_bytes} if options.peer in (line["mode"], line["against"]) else {}
             file.write(json.dumps(line) + "\n")
             low, high = line["quartiles"]
             print(

@@ -23,6 +23,7 @@ mod physical;
 mod pool;
 mod shell;
 mod start;
+mod stream;
 
 hooks! {
     // start
@@ -210,10 +211,20 @@ hooks! {
     hook fn cuDevicePrimaryCtxRelease(device: CUdevice) => context::release_primary;
     /// Everything in the primary context may be gone
     hook fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) => context::release_primary;
+    /// A stream of the program's that a wait for the context is a wait for
+    hook fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) => stream::create;
+    /// A stream of the program's that a wait for the context is a wait for
+    hook fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int) => stream::create_with_priority;
     /// What was known of the stream is forgotten, as runtimes before CUDA 4 ask
-    hook fn cuStreamDestroy(stream: CUstream) => context::destroy_stream;
+    hook fn cuStreamDestroy(stream: CUstream) => stream::destroy;
     /// What was known of the stream is forgotten
-    hook fn cuStreamDestroy_v2(stream: CUstream) => context::destroy_stream;
+    hook fn cuStreamDestroy_v2(stream: CUstream) => stream::destroy;
+    /// Streams of a green context are the driver's to wait for
+    hook fn cuGreenCtxCreate(context: *mut *mut c_void, resources: *mut c_void, device: CUdevice, flags: c_uint) => stream::create_green;
+    /// The program waits for what it submitted, not for weights of its next pass
+    hook fn cuCtxSynchronize() => stream::synchronize;
+    /// The program waits for what it submitted, not for weights of its next pass (CUDA 13)
+    hook fn cuCtxSynchronize_v2(ctx: CUcontext) => stream::synchronize_of;
 }
 
 /// Every hooked function.

@@ -62,6 +62,7 @@ mod shadow;
 pub(crate) mod snapshot;
 mod stillness;
 pub(crate) mod streaming;
+pub(crate) mod streams;
 mod sums;
 mod switch;
 mod touched;

@@ -32,3 +32,4 @@ mod rows;
 mod soak;
 mod threads;
 mod told;
+mod waits;

@@ -2,7 +2,7 @@
 //! when every byte was right, 1 when one was not, 2 when a driver call failed.
 //!
 //! `scenario STORY`. The stage that all stories stand on is in `scenario/scene.rs`; stories are in `scenario/pages.rs` (what a weight's bytes are),
-//! `scenario/captures.rs` (graphs), `scenario/escapes.rs` (addresses in copies), `scenario/freed.rs` (weights that go), `scenario/ended.rs` (streams, modules, contexts that end), `scenario/nodes.rs` (graphs built by hand), `scenario/numbers.rs` (numbers that look like addresses), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/courses.rs` (models with counts and profiles of their own, options that change), `scenario/proofs.rs` (who is taken for a reader), `scenario/loading.rs` (models that do not fit), `scenario/pool.rs` (weights side by side in one allocation), `scenario/rows.rs` (a table of which single rows are read), `scenario/allocators.rs` (weights in other memory), `scenario/devices.rs` (several GPUs), `scenario/plugins.rs` (libraries that are opened late), `scenario/pressure.rs` (memory that runs short later), `scenario/process.rs` (threads, forks, exits), `scenario/endless.rs` (forwards and learning that do not end) and `scenario/reports.rs` (what users reported of others).
+//! `scenario/captures.rs` (graphs), `scenario/escapes.rs` (addresses in copies), `scenario/freed.rs` (weights that go), `scenario/ended.rs` (streams, modules, contexts that end), `scenario/nodes.rs` (graphs built by hand), `scenario/numbers.rs` (numbers that look like addresses), `scenario/changes.rs` (other shapes, orders, models), `scenario/profile.rs` (profiles on request), `scenario/courses.rs` (models with counts and profiles of their own, options that change), `scenario/proofs.rs` (who is taken for a reader), `scenario/loading.rs` (models that do not fit), `scenario/pool.rs` (weights side by side in one allocation), `scenario/rows.rs` (a table of which single rows are read), `scenario/allocators.rs` (weights in other memory), `scenario/devices.rs` (several GPUs), `scenario/plugins.rs` (libraries that are opened late), `scenario/pressure.rs` (memory that runs short later), `scenario/process.rs` (threads, forks, exits), `scenario/endless.rs` (forwards and learning that do not end) `scenario/waits.rs` (who waits for what) and `scenario/reports.rs` (what users reported of others).
 
 #[path = "scenario/allocators.rs"]
 mod allocators;
@@ -50,6 +50,8 @@ mod reports;
 mod rows;
 #[path = "scenario/scene.rs"]
 mod scene;
+#[path = "scenario/waits.rs"]
+mod waits;
 
 use harness::driver::Failure;
 
@@ -62,7 +64,7 @@ pub(crate) fn say(what: &str, value: u64) {
 }
 
 /// Who tells stories, by name.
-const TELLERS: [fn(&str) -> Option<Told>; 22] = [
+const TELLERS: [fn(&str) -> Option<Told>; 23] = [
     pages::tell,
     captures::tell,
     escapes::tell,
@@ -85,6 +87,7 @@ const TELLERS: [fn(&str) -> Option<Told>; 22] = [
     reports::tell,
     quiet::tell,
     numbers::tell,
+    waits::tell,
 ];
 
 #[expect(clippy::print_stderr, reason = "a program speaks by its output")]

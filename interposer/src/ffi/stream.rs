@@ -87,6 +87,12 @@ pub(crate) fn drain(stream: Stream) -> CudaResult<()> {
     synchronize(stream).or_else(|error| context::synchronize().map_err(|_| error))
 }
 
+/// True when everything on `stream` has ended.
+pub(crate) fn query(stream: Stream) -> CudaResult<bool> {
+    // SAFETY: the handle is alive, as for `wait`.
+    ready(capture::relaxed(|| unsafe { driver().cuStreamQuery(stream.raw()) }))
+}
+
 /// True while work on `stream` is being captured into a graph (also when the capture is already dead).
 pub(crate) fn is_capturing(stream: Stream) -> CudaResult<bool> {
     let mut status: c_uint = 0;

@@ -1,12 +1,11 @@
-//! Handlers of contexts: which reach each other, and contexts and streams that end.
+//! Handlers of contexts: which reach each other, and contexts that end.
 
 use super::{Call, module};
 use crate::ffi::context::{self, Context};
 use crate::ffi::peer;
-use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
 use crate::outcome::{Outcome, Reason};
-use crate::runtime::{contexts, passes, peers, streaming};
+use crate::runtime::{contexts, peers};
 
 pub(super) fn destroy(_call: &Call<unsafe extern "C" fn(CUcontext) -> CUresult>, ctx: CUcontext) -> Outcome {
     contexts::gone(Context::from(ctx));
@@ -72,13 +71,4 @@ pub(super) fn disable_peer(
         peers::shut(Context::from(ctx));
     }
     Outcome::Done(code)
-}
-
-pub(super) fn destroy_stream(
-    _call: &Call<unsafe extern "C" fn(CUstream) -> CUresult>,
-    stream: CUstream,
-) -> Outcome {
-    streaming::forget_stream(Stream::from(stream));
-    passes::forget_stream(Stream::from(stream));
-    Outcome::Bypass(Reason::Observed)
 }

@@ -5,6 +5,7 @@
 
 use crate::ffi::types::*;
 use crate::outcome::{self, Outcome};
+use crate::runtime::streams;
 use crate::{guard, init, log, resolve};
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,8 +22,20 @@ pub(crate) struct Call<F> {
 }
 
 impl<F> Call<F> {
+    /// The call as a handler sees it. That a stream has no name but in its own thread is said here, for all calls that may use one.
+    #[inline]
+    pub(super) fn new(real: F, null_stream: CUstream, name: &'static str) -> Self {
+        if null_stream == STREAM_PER_THREAD {
+            streams::cannot_be_named();
+        }
+        Call { real, null_stream, name }
+    }
+
     /// The stream that the program's handle names in this variant of the function.
     pub(crate) fn stream(&self, stream: CUstream) -> CUstream {
+        if stream == STREAM_PER_THREAD {
+            streams::cannot_be_named();
+        }
         if stream.is_null() { self.null_stream } else { stream }
     }
 }
@@ -43,6 +56,7 @@ macro_rules! invoke_by_arity {
 }
 
 invoke_by_arity! {
+    ();
     (a: A);
     (a: A, b: B);
     (a: A, b: B, c: C);
@@ -168,7 +182,7 @@ macro_rules! shell {
             };
             // SAFETY: the slot holds the driver's function of exactly this name, whose C signature the row states.
             let real = unsafe { std::mem::transmute::<*mut c_void, signature!($($arg: $ty),*)>(real) };
-            let call = Call { real, null_stream: $null, name: stringify!($name) };
+            let call = Call::new(real, $null, stringify!($name));
             shell!(@run $kind, call, $handler, ($($arg),*))
         }
     };

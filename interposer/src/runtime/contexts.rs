@@ -8,7 +8,7 @@ use super::private::{self, Why};
 use super::regions::Region;
 use super::streaming::ring_of;
 use super::world::{UnitState, World, world};
-use super::{evidence, gate, learn, peers, replan, snapshot, verify};
+use super::{evidence, gate, learn, peers, replan, snapshot, streams, verify};
 use crate::account;
 use crate::ffi::context::{self, Context};
 use crate::log;
@@ -63,6 +63,7 @@ fn rescue_others(context: Context) {
 /// `alive`: it still is, so that its work can be waited for.
 fn forget(context: Context, alive: bool) {
     peers::forget_context(context);
+    streams::forget_context(context);
     let _closed = gate::close();
     let mut world = world();
     forget_models(&mut world, context);

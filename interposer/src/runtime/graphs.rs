@@ -8,7 +8,7 @@ use super::arena::{Arena, Meaning, arena};
 use super::launch::Launch;
 use super::private::Why;
 use super::scan::Parameters;
-use super::{gate, private, world};
+use super::{gate, private, streams, world};
 use crate::ffi::stream::{self, Stream};
 use crate::ffi::types::{CUfunction, CUresult, CUstream, c_void};
 use crate::outcome::Outcome;
@@ -23,7 +23,9 @@ pub(crate) fn begin_capture(begin: impl FnOnce() -> CUresult) -> CUresult {
     let _loud = quiet::loud();
     let _inside = gate::enter();
     // Before `begin` marks what streams carry: launches on other streams, which may join the capture, are marked at once from here on.
-    CAPTURES.fetch_add(1, Ordering::SeqCst);
+    streams::while_none_is_marked(|| {
+        CAPTURES.fetch_add(1, Ordering::SeqCst);
+    });
     let code = begin();
     if !code.is_success() {
         capture_ended();

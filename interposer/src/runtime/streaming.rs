@@ -336,6 +336,11 @@ impl Streaming {
         self.gpu.copies.iter().try_for_each(|&copy| stream::synchronize(copy))
     }
 
+    /// Whether copies have not ended.
+    pub(crate) fn is_copying(&self) -> bool {
+        self.gpu.copies.iter().any(|&copy| stream::query(copy) == Ok(false))
+    }
+
     /// The stream of copies that nobody foresaw.
     pub(crate) fn demand_stream(&self) -> Stream {
         self.gpu.copies[CopyStream::Demand as usize]

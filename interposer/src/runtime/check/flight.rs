@@ -33,7 +33,12 @@ impl Flight {
         {
             self.spare.push(event);
         }
-        let Some(event) = self.spare.pop().or_else(|| event::create(false).ok()) else { return };
+        let event = match self.spare.pop().map_or_else(|| event::create(false), Ok) {
+            Ok(event) => event,
+            // The context is lost already, perhaps to this launch.
+            Err(error) if is_fault(error) => return self.list.push_back((Event::LOST, unit, caller)),
+            Err(_) => return,
+        };
         match event::record(event, stream) {
             // Where the context is lost already, the event says so too.
             Ok(()) => self.list.push_back((event, unit, caller)),
@@ -71,7 +76,7 @@ impl Flight {
 
     /// Gives all events back.
     pub(super) fn close(&mut self) {
-        let list = self.list.drain(..).map(|(event, ..)| event);
+        let list = self.list.drain(..).map(|(event, ..)| event).filter(|&event| event != Event::LOST);
         for event in list.chain(self.spare.drain(..)) {
             let _ = event::destroy(event);
         }
