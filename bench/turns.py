@@ -235,7 +235,9 @@ def take_turns(options: argparse.Namespace) -> tuple[dict, dict]:
     unpacked = tempfile.TemporaryDirectory(prefix="flextensor-turns-")
     try:
         sites = wheels.unpack(options.wheels, Path(unpacked.name)) if options.wheels else {}
-        players |= {mode: Player(python, options, mode, sites) for mode in modes(options)}
+        # One by one, so that those that run are ended if another one does not start.
+        for mode in modes(options):
+            players[mode] = Player(python, options, mode, sites)
         built = {mode: player.answer() for mode, player in players.items()}
         # One after the other: what is learnt while others compute is not what follows.
         ready = {mode: built[mode] | player.asked(PREPARING) for mode, player in players.items()}

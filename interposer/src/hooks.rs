@@ -198,7 +198,7 @@ hooks! {
     /// What is mapped later is not opened to it any more
     hook fn cuCtxDisablePeerAccess(ctx: CUcontext) => context::disable_peer;
 
-    // contexts and streams: what ends with them
+    // contexts and streams: what ends with them, and who waits for what
     /// Everything in the context is gone, as runtimes before CUDA 4 ask
     hook fn cuCtxDestroy(ctx: CUcontext) => context::destroy;
     /// Everything in the context is gone
@@ -212,13 +212,17 @@ hooks! {
     /// Everything in the primary context may be gone
     hook fn cuDevicePrimaryCtxRelease_v2(device: CUdevice) => context::release_primary;
     /// A stream of the program's that a wait for the context is a wait for
-    hook fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) => stream::create;
+    always fn cuStreamCreate(stream: *mut CUstream, flags: c_uint) => stream::create;
     /// A stream of the program's that a wait for the context is a wait for
-    hook fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int) => stream::create_with_priority;
+    always fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int) => stream::create_with_priority;
     /// What was known of the stream is forgotten, as runtimes before CUDA 4 ask
     hook fn cuStreamDestroy(stream: CUstream) => stream::destroy;
     /// What was known of the stream is forgotten
     hook fn cuStreamDestroy_v2(stream: CUstream) => stream::destroy;
+    /// A thread's own stream may carry work that no launch shows
+    quiet fn cuLaunchHostFunc(stream: CUstream, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) / cuLaunchHostFunc_ptsz => stream::host_function;
+    /// A thread's own stream may carry work that no launch shows
+    quiet fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) / cuStreamWaitEvent_ptsz => stream::waits;
     /// Streams of a green context are the driver's to wait for
     hook fn cuGreenCtxCreate(context: *mut *mut c_void, resources: *mut c_void, device: CUdevice, flags: c_uint) => stream::create_green;
     /// The program waits for what it submitted, not for weights of its next pass

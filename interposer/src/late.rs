@@ -12,6 +12,7 @@
 #![expect(unsafe_code, reason = "opens the driver and starts it")]
 
 use crate::ffi::types::*;
+use crate::runtime::streams;
 use crate::{hooks, init, log, resolve};
 use mappings::Mappings;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -110,12 +111,17 @@ pub(crate) fn close_gaps() {
     }
     match put_in_front() {
         Ok(Rewritten { words: 0, .. }) => {}
-        Ok(done) => log::notice!(
-            "{} addresses of driver functions in {} libraries had passed us by, as in libraries that are opened with RTLD_DEEPBIND; they mean us now",
-            done.words,
-            done.libraries
-        ),
+        Ok(done) => {
+            // They may have made streams.
+            streams::cannot_be_named();
+            log::notice!(
+                "{} addresses of driver functions in {} libraries had passed us by, as in libraries that are opened with RTLD_DEEPBIND; they mean us now",
+                done.words,
+                done.libraries
+            );
+        }
         Err(reason) => {
+            streams::cannot_be_named();
             log::info!("what libraries launch that are opened with RTLD_DEEPBIND is not seen: {reason}");
         }
     }

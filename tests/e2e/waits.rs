@@ -13,7 +13,7 @@ fn a_wait_for_the_device_is_none_for_weights_of_the_next_pass() {
 fn a_wait_for_the_device_is_one_for_all_that_the_program_submitted() {
     let name = "waits for work on every stream";
     let outcome = told_well(streamed(name));
-    for what in ["legacy", "plain", "apart", "destroyed", "own"] {
+    for what in ["legacy", "plain", "apart", "destroyed", "destroyed meanwhile", "own"] {
         assert_eq!(said(&outcome, what), 0, "{what}: {}", outcome.describe());
     }
     let native = story(name).start();

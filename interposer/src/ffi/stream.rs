@@ -89,7 +89,7 @@ pub(crate) fn drain(stream: Stream) -> CudaResult<()> {
 
 /// True when everything on `stream` has ended.
 pub(crate) fn query(stream: Stream) -> CudaResult<bool> {
-    // SAFETY: the handle is alive, as for `wait`.
+    // SAFETY: the handle is alive: ours, or one of the program's that `runtime/streams` keeps from being destroyed meanwhile.
     ready(capture::relaxed(|| unsafe { driver().cuStreamQuery(stream.raw()) }))
 }
 

@@ -4,25 +4,34 @@ use super::{Call, module};
 use crate::ffi::context::{self, Context};
 use crate::ffi::peer;
 use crate::ffi::types::*;
-use crate::outcome::{Outcome, Reason};
-use crate::runtime::{contexts, peers};
+use crate::outcome::Outcome;
+use crate::runtime::{contexts, peers, streams};
 
-pub(super) fn destroy(_call: &Call<unsafe extern "C" fn(CUcontext) -> CUresult>, ctx: CUcontext) -> Outcome {
+pub(super) fn destroy(call: &Call<unsafe extern "C" fn(CUcontext) -> CUresult>, ctx: CUcontext) -> Outcome {
     contexts::gone(Context::from(ctx));
     // Its modules go with it.
     module::forget();
-    Outcome::Bypass(Reason::Observed)
+    let code = call.invoke(ctx);
+    if !code.is_success() {
+        // It lives on, with streams that are forgotten.
+        streams::cannot_be_named();
+    }
+    Outcome::Done(code)
 }
 
 pub(super) fn reset_primary(
-    _call: &Call<unsafe extern "C" fn(CUdevice) -> CUresult>,
+    call: &Call<unsafe extern "C" fn(CUdevice) -> CUresult>,
     device: CUdevice,
 ) -> Outcome {
     if let Some(primary) = context::primary(device) {
         contexts::gone(primary);
     }
     module::forget();
-    Outcome::Bypass(Reason::Observed)
+    let code = call.invoke(device);
+    if !code.is_success() {
+        streams::cannot_be_named();
+    }
+    Outcome::Done(code)
 }
 
 /// Whether it was the last release is known only behind it.

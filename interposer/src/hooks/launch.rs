@@ -110,10 +110,12 @@ pub(super) fn cooperative(
 }
 
 pub(super) fn graph(
-    _call: &Call<unsafe extern "C" fn(CUgraphExec, CUstream) -> CUresult>,
+    call: &Call<unsafe extern "C" fn(CUgraphExec, CUstream) -> CUresult>,
     _graph: CUgraphExec,
-    _stream: CUstream,
+    stream: CUstream,
 ) -> Outcome {
+    // Whose it is, if it is a thread's own.
+    call.stream(stream);
     // Every weight that a graph shows has had private pages since its capture.
     Outcome::Bypass(Reason::Observed)
 }

@@ -22,7 +22,7 @@ pub(crate) struct Call<F> {
 }
 
 impl<F> Call<F> {
-    /// The call as a handler sees it. That a stream has no name but in its own thread is said here, for all calls that may use one.
+    /// The call as a handler sees it. A form for per-thread default streams may submit work to one, which nobody else can name.
     #[inline]
     pub(super) fn new(real: F, null_stream: CUstream, name: &'static str) -> Self {
         if null_stream == STREAM_PER_THREAD {

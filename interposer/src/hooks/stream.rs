@@ -7,21 +7,23 @@ use crate::ffi::context::{self, Context};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::*;
 use crate::outcome::{Outcome, Reason};
+use crate::runtime::streams::Ends;
 use crate::runtime::{passes, streaming, streams};
 
-fn made(code: CUresult, stream: *const CUstream) -> Outcome {
+/// Also what is made before we are active, or amid a hook.
+fn made(code: CUresult, stream: *const CUstream) -> CUresult {
     if code.is_success() {
         // SAFETY: the driver has just written the handle there.
         streams::made(Stream::from(unsafe { *stream }));
     }
-    Outcome::Done(code)
+    code
 }
 
 pub(super) fn create(
     call: &Call<unsafe extern "C" fn(*mut CUstream, c_uint) -> CUresult>,
     stream: *mut CUstream,
     flags: c_uint,
-) -> Outcome {
+) -> CUresult {
     made(call.invoke(stream, flags), stream)
 }
 
@@ -30,15 +32,43 @@ pub(super) fn create_with_priority(
     stream: *mut CUstream,
     flags: c_uint,
     priority: c_int,
-) -> Outcome {
+) -> CUresult {
     made(call.invoke(stream, flags, priority), stream)
 }
 
-pub(super) fn destroy(_call: &Call<unsafe extern "C" fn(CUstream) -> CUresult>, stream: CUstream) -> Outcome {
-    let stream = Stream::from(stream);
-    streaming::forget_stream(stream);
-    passes::forget_stream(stream);
-    streams::ends(stream);
+pub(super) fn destroy(call: &Call<unsafe extern "C" fn(CUstream) -> CUresult>, stream: CUstream) -> Outcome {
+    let known = Stream::from(stream);
+    streaming::forget_stream(known);
+    passes::forget_stream(known);
+    let Ends::Now(context) = streams::ends(known) else { return Outcome::Done(CUresult::CUDA_SUCCESS) };
+    let code = call.invoke(stream);
+    if let Some(context) = context.filter(|_| !code.is_success()) {
+        streams::did_not_end(context, known);
+    }
+    Outcome::Done(code)
+}
+
+/// Work that is no use of a weight: only that a thread's own stream may carry it is of interest.
+pub(super) fn host_function(
+    call: &Call<
+        unsafe extern "C" fn(CUstream, Option<unsafe extern "C" fn(*mut c_void)>, *mut c_void) -> CUresult,
+    >,
+    stream: CUstream,
+    _function: Option<unsafe extern "C" fn(*mut c_void)>,
+    _data: *mut c_void,
+) -> Outcome {
+    call.stream(stream);
+    Outcome::Bypass(Reason::Observed)
+}
+
+/// As [`host_function`].
+pub(super) fn waits(
+    call: &Call<unsafe extern "C" fn(CUstream, CUevent, c_uint) -> CUresult>,
+    stream: CUstream,
+    _event: CUevent,
+    _flags: c_uint,
+) -> Outcome {
+    call.stream(stream);
     Outcome::Bypass(Reason::Observed)
 }
 

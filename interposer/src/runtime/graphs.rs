@@ -23,7 +23,7 @@ pub(crate) fn begin_capture(begin: impl FnOnce() -> CUresult) -> CUresult {
     let _loud = quiet::loud();
     let _inside = gate::enter();
     // Before `begin` marks what streams carry: launches on other streams, which may join the capture, are marked at once from here on.
-    streams::while_none_is_marked(|| {
+    streams::while_none_is_asked(|| {
         CAPTURES.fetch_add(1, Ordering::SeqCst);
     });
     let code = begin();

@@ -2,7 +2,9 @@
 //!
 //! The driver's `cuCtxSynchronize` waits for our copies too: up to the time that the link takes for the whole ring, at the end of every forward of a program that waits for its device. So while copies are under way we
 //! wait for the program's streams one by one. Every stream but the default ones is made by a call that we see. What nobody can name from here is waited for by the driver, together with all else: per-thread default
-//! streams and green contexts, streams that were made before we came, work that a destroyed stream left behind, captures. What is copied when, and who waits for that, is the pager's matter.
+//! streams and green contexts, streams that were made past us, work that a destroyed stream left behind, captures. What is copied when, and who waits for that, is the pager's matter.
+//!
+//! Nothing is submitted for a wait, and no lock is held while one blocks: a thread that fills what another one waits for is never kept from it. A stream that is destroyed meanwhile goes when nobody waits for it any more.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,13 +12,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::graphs;
 use super::streaming::ring_of;
 use crate::ffi::context::{self, Context};
-use crate::ffi::event::{self, Event};
 use crate::ffi::stream::{self, Stream};
 use crate::late;
 
-/// The program's streams that are alive.
+/// A stream of the program's that is alive.
+struct Made {
+    context: Context,
+    stream: Stream,
+    /// Threads that wait for it.
+    waiting: u32,
+    /// The program has destroyed it; the last one that waits for it has the driver do so.
+    ends: bool,
+}
+
+/// What is known of the program's streams.
 struct Known {
-    made: Vec<(Context, Stream)>,
+    made: Vec<Made>,
     /// Contexts in which a stream was destroyed that had work left, and which destruction it was.
     left: Vec<(Context, u64)>,
     destroyed: u64,
@@ -27,6 +38,7 @@ static KNOWN: Mutex<Known> = Mutex::new(Known { made: Vec::new(), left: Vec::new
 /// Work has been submitted, or may be, by names that only the driver can follow.
 static UNNAMED: AtomicBool = AtomicBool::new(false);
 
+/// Held for moments: nobody submits anything or waits for the GPU meanwhile.
 fn known() -> MutexGuard<'static, Known> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -42,35 +54,61 @@ pub(crate) fn cannot_be_named() {
 /// The program made a stream in the current context.
 pub(crate) fn made(stream: Stream) {
     match context::current() {
-        Ok(context) => known().made.push((context, stream)),
+        Ok(context) => lives(context, stream),
         Err(_) => cannot_be_named(),
     }
 }
 
+fn lives(context: Context, stream: Stream) {
+    let mut known = known();
+    // What had its handle before ended in a way that we did not see.
+    known.made.retain(|made| made.stream != stream);
+    known.made.push(Made { context, stream, waiting: 0, ends: false });
+}
+
+/// What became of a stream that the program destroys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// Somebody waits for it, and has the driver destroy it then.
+    Later,
+    /// The driver destroys it; it was made in this context, if we know it.
+    Now(Option<Context>),
+}
+
 /// The program is about to destroy the stream. The driver lets its work end.
-pub(crate) fn ends(stream: Stream) {
+pub(crate) fn ends(stream: Stream) -> Ends {
+    let mut known = known();
+    let Some(at) = known.made.iter().position(|made| made.stream == stream) else { return Ends::Now(None) };
+    if known.made[at].waiting > 0 {
+        known.made[at].ends = true;
+        return Ends::Later;
+    }
+    let context = known.made.swap_remove(at).context;
     // A stream that captures may be asked nothing.
     let idle = !graphs::is_capturing(stream) && stream::query(stream).unwrap_or(false);
-    let mut known = known();
-    let Some(at) = known.made.iter().position(|&(_, made)| made == stream) else { return };
-    let (context, _) = known.made.swap_remove(at);
     if !idle {
         known.destroyed += 1;
         let destroyed = known.destroyed;
         known.left.retain(|&(other, _)| other != context);
         known.left.push((context, destroyed));
     }
+    Ends::Now(Some(context))
+}
+
+/// The driver did not destroy it.
+pub(crate) fn did_not_end(context: Context, stream: Stream) {
+    lives(context, stream);
 }
 
 /// The context is gone with its streams.
 pub(crate) fn forget_context(context: Context) {
     let mut known = known();
-    known.made.retain(|&(other, _)| other != context);
+    known.made.retain(|made| made.context != context);
     known.left.retain(|&(other, _)| other != context);
 }
 
-/// Runs `count`, which says that a capture begins, at a moment when no stream is being marked: the mark would be the capture's.
-pub(crate) fn while_none_is_marked(count: impl FnOnce()) {
+/// Runs `count`, which says that a capture begins, at a moment when no stream is being asked: that would end the capture.
+pub(crate) fn while_none_is_asked(count: impl FnOnce()) {
     let _none = known();
     count();
 }
@@ -80,13 +118,11 @@ pub(crate) fn wait_for_the_programs() -> bool {
     if UNNAMED.load(Ordering::Relaxed) || late::came_late() || !copies_are_under_way() {
         return false;
     }
-    let Some(marks) = context::current().ok().and_then(marks_behind) else { return false };
-    // Its own streams never wait for ours but where they read what is copied; the default one neither.
-    let waited = stream::synchronize(Stream::LEGACY).is_ok();
-    // One that failed leaves the others to be given back; what failed, the driver says.
-    marks.into_iter().fold(waited, |waited, mark| {
-        let ended = event::synchronize(mark).is_ok();
-        let _ = event::destroy(mark);
+    let Some(busy) = context::current().ok().and_then(busy_streams) else { return false };
+    // What fails, the driver says when it is asked; whoever is waited for must be let go all the same.
+    busy.into_iter().fold(true, |waited, stream| {
+        let ended = stream::synchronize(stream).is_ok();
+        let_go(stream);
         waited && ended
     })
 }
@@ -105,9 +141,9 @@ impl Left {
 
     /// The driver has waited.
     pub(crate) fn has_ended(self) {
-        let is_older =
+        let stays =
             |&(context, destroyed): &(Context, u64)| context != self.context || destroyed > self.destroyed;
-        known().left.retain(is_older);
+        known().left.retain(stays);
     }
 }
 
@@ -118,28 +154,34 @@ fn copies_are_under_way() -> bool {
     ring.as_ref().is_some_and(|ring| ring.serves_current_context() == Ok(true) && ring.is_copying())
 }
 
-/// Events behind what the context's streams still have to do; none if that cannot be told.
-fn marks_behind(context: Context) -> Option<Vec<Event>> {
-    let known = known();
+/// The context's streams that still have something to do; those that the program made are waited for from here on. None if that cannot be told.
+fn busy_streams(context: Context) -> Option<Vec<Stream>> {
+    let mut known = known();
     if graphs::any_capture() || known.left.iter().any(|&(left, _)| left == context) {
         return None;
     }
-    let mut marks = Vec::new();
-    for &(_, stream) in known.made.iter().filter(|&&(made, _)| made == context) {
-        let marked = match stream::query(stream) {
-            Ok(true) => continue,
-            Ok(false) => event::behind(stream),
-            Err(error) => Err(error),
-        };
-        match marked {
-            Ok(mark) => marks.push(mark),
-            Err(_) => {
-                marks.into_iter().for_each(|mark| {
-                    let _ = event::destroy(mark);
-                });
-                return None;
-            }
+    let made = known.made.iter().filter(|made| made.context == context).map(|made| made.stream);
+    let mut busy = Vec::new();
+    for stream in made.chain([Stream::LEGACY]) {
+        if !stream::query(stream).ok()? {
+            busy.push(stream);
         }
     }
-    Some(marks)
+    for made in known.made.iter_mut().filter(|made| busy.contains(&made.stream)) {
+        made.waiting += 1;
+    }
+    Some(busy)
+}
+
+/// The thread waits for the stream no longer.
+fn let_go(stream: Stream) {
+    let mut known = known();
+    let Some(at) = known.made.iter().position(|made| made.stream == stream) else { return };
+    let made = &mut known.made[at];
+    made.waiting = made.waiting.saturating_sub(1);
+    if made.ends && made.waiting == 0 {
+        known.made.swap_remove(at);
+        drop(known);
+        let _ = stream::destroy(stream);
+    }
 }

@@ -5,7 +5,7 @@ use super::{Told, say};
 use harness::driver::{Failure, check};
 use harness::gpu::Argument::Word;
 use harness::sim::Sim;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
@@ -96,6 +96,14 @@ fn for_every_stream() -> Told {
             Ok(event)
         })?;
     }
+    over_after_waiting(&scene, "destroyed meanwhile", || {
+        let gone = made(NON_BLOCKING)?;
+        let event = slow_work(&scene, memory, gone)?;
+        destroyed_while_waited_for(&scene, gone)?;
+        Ok(event)
+    })?;
+    say("refused", u64::from(driver.stream_destroy(apart + 1)));
+    over_after_waiting(&scene, "apart", || slow_work(&scene, memory, apart))?;
     scene.pass()?;
     scene.synchronize()?;
     in_a_capture(&scene, apart)?;
@@ -109,6 +117,19 @@ fn for_every_stream() -> Told {
         })
     })?;
     scene.finish()
+}
+
+/// Another thread waits for all of the context when the stream goes.
+fn destroyed_while_waited_for(scene: &Scene, stream: u64) -> Done {
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            scene.gpu.enter()?;
+            wait_for_all(scene)
+        });
+        std::thread::sleep(Duration::from_micros(SLOW_US / 4));
+        check("cuStreamDestroy", scene.gpu.driver.stream_destroy(stream))?;
+        waiting.join().unwrap_or(Err(Failure { function: "a thread", code: 999 }))
+    })
 }
 
 /// The driver refuses to wait while something captures, and what became of the capture is its decision too.

@@ -18,6 +18,8 @@ pub(super) struct Flight {
     list: VecDeque<(Event, UnitId, Caller)>,
     spare: Vec<Event>,
     lost: bool,
+    /// Why a launch could not be marked: the context was lost already.
+    unmarked: Option<CudaError>,
 }
 
 /// Whether the error is what an access that the GPU refuses leaves: the first where a kernel made it, the second where a copy did.
@@ -30,13 +32,17 @@ impl Flight {
     pub(super) fn note(&mut self, stream: Stream, unit: UnitId, caller: Caller) {
         if self.list.len() == LENGTH
             && let Some((event, ..)) = self.list.pop_front()
+            && event != Event::LOST
         {
             self.spare.push(event);
         }
         let event = match self.spare.pop().map_or_else(|| event::create(false), Ok) {
             Ok(event) => event,
             // The context is lost already, perhaps to this launch.
-            Err(error) if is_fault(error) => return self.list.push_back((Event::LOST, unit, caller)),
+            Err(error) if is_fault(error) => {
+                self.unmarked = Some(error);
+                return self.list.push_back((Event::LOST, unit, caller));
+            }
             Err(_) => return,
         };
         match event::record(event, stream) {
@@ -49,6 +55,9 @@ impl Flight {
 
     /// Forgets what has ended. The error and those that may be to blame, once, if the context was lost meanwhile.
     pub(super) fn settle(&mut self) -> Option<(CudaError, Vec<(UnitId, Caller)>)> {
+        if let Some(error) = self.unmarked {
+            return self.blame().map(|suspects| (error, suspects));
+        }
         while let Some(&(event, ..)) = self.list.front() {
             match event::query(event) {
                 Ok(true) => {
@@ -76,8 +85,8 @@ impl Flight {
 
     /// Gives all events back.
     pub(super) fn close(&mut self) {
-        let list = self.list.drain(..).map(|(event, ..)| event).filter(|&event| event != Event::LOST);
-        for event in list.chain(self.spare.drain(..)) {
+        let list = self.list.drain(..).map(|(event, ..)| event);
+        for event in list.chain(self.spare.drain(..)).filter(|&event| event != Event::LOST) {
             let _ = event::destroy(event);
         }
     }
