@@ -19,6 +19,8 @@ struct Program {
     world: World,
     setting: Setting,
     threads: Vec<Option<Open>>,
+    /// Units whose owners have not returned.
+    held: HashSet<u32>,
     at: usize,
     pace: Dice,
 }
@@ -27,8 +29,9 @@ impl Program {
     fn new(setting: &Setting) -> Self {
         let world = World::new(setting.ring, setting.chunk, &setting.units, setting.seed);
         let threads = (0..THREADS).map(|_| None).collect();
+        let held = HashSet::new();
         let mut program =
-            Self { world, setting: setting.clone(), threads, at: 0, pace: Dice(setting.seed ^ 1) };
+            Self { world, setting: setting.clone(), threads, held, at: 0, pace: Dice(setting.seed ^ 1) };
         program.set_orders(0);
         program
     }
@@ -74,6 +77,7 @@ impl Program {
                 // An owner returns behind its own launches.
                 if !self.is_open(|shown| shown.hit.unit.0 == unit && shown.hit.hold) {
                     self.world.end_use(unit);
+                    self.held.remove(&unit);
                 }
             }
             Action::Prefetch { stream } => self.world.prefetch(StreamId(stream)),
@@ -133,8 +137,13 @@ impl Program {
     fn choose(&mut self, shown: &[(Pick, Kind)]) -> Vec<Shown> {
         let mut seen = HashSet::new();
         let mut chosen = Vec::new();
+        let mut last = 0;
         for &(pick, kind) in shown {
-            let unit = self.pick(pick);
+            let unit = match pick {
+                Pick::Rival(which) => self.rival(last, which),
+                _ => self.pick(pick),
+            };
+            last = unit;
             if seen.insert(unit) {
                 chosen.push(self.shown(unit, kind));
             }
@@ -154,13 +163,35 @@ impl Program {
         let order = &self.setting.orders[0];
         let count = order.len();
         match pick {
-            Pick::Any(unit) => (unit % self.setting.units.len()) as u32,
+            Pick::Any(unit) | Pick::Rival(unit) => (unit % self.setting.units.len()) as u32,
             _ if count == 0 => 0,
             Pick::Ahead(uses) => {
                 self.at += uses;
                 order[self.at % count].0
             }
             Pick::Back(uses) => order[(self.at + count - uses.min(count)) % count].0,
+        }
+    }
+
+    /// One of the units that share pages with this one; itself where none does.
+    fn rival(&self, unit: u32, which: usize) -> u32 {
+        let units = 0..self.setting.units.len() as u32;
+        let rivals: Vec<u32> =
+            units.filter(|&other| other != unit && self.world.gpu.share(unit, other)).collect();
+        rivals.get(which % rivals.len().max(1)).copied().unwrap_or(unit)
+    }
+
+    /// A unit is stuck only where others keep its pages: units that are held, that open launches show, or that the same launch shows and that cannot give way.
+    fn expect_kept(&mut self, shown: &[Shown], stuck: UnitId) {
+        let Self { world, held, threads, .. } = self;
+        let is_rival = |unit: UnitId| unit != stuck && world.gpu.share(unit.0, stuck.0);
+        let stays = |hit: &Hit| !hit.can_redirect || hit.access == Access::Write || hit.hold;
+        let mut open = threads.iter().flatten().flat_map(|open| &open.shown);
+        let kept = open.any(|other| other.hit.unit == stuck || is_rival(other.hit.unit))
+            || held.iter().any(|&unit| is_rival(UnitId(unit)))
+            || shown.iter().any(|other| stays(&other.hit) && is_rival(other.hit.unit));
+        if !kept {
+            world.gpu.set_fault(format!("{stuck:?} is without pages, and nobody keeps them"));
         }
     }
 
@@ -171,10 +202,12 @@ impl Program {
     fn launch(&mut self, thread: usize, stream: StreamId, shown: &[Shown], stays_open: bool) {
         loop {
             let open = self.world.acquire(stream, shown);
+            self.held.extend(shown.iter().filter(|shown| shown.hit.hold).map(|shown| shown.hit.unit.0));
             let Some(unit) = open.is_stuck() else {
                 self.threads[thread] = Some(open);
                 break;
             };
+            self.expect_kept(shown, unit);
             self.world.refuse(open);
             if !self.world.make_private(unit) {
                 (0..THREADS).for_each(|thread| self.finish(thread, false));

@@ -29,6 +29,8 @@ pub(crate) enum Pick {
     /// So many uses ago.
     Back(usize),
     Any(usize),
+    /// One that shares pages with the one picked last, if any does.
+    Rival(usize),
 }
 
 #[derive(Clone, Debug)]
@@ -165,6 +167,25 @@ fn kinds() -> impl Strategy<Value = Kind> {
         })
 }
 
+/// Units that cannot be in the ring together, in any turn: each by a word that reads a weight, or by two that look like an address.
+fn rivals(pick: impl Strategy<Value = Pick>) -> impl Strategy<Value = Vec<(Pick, Kind)>> {
+    let kind = || {
+        (kinds(), prop::bool::weighted(0.8)).prop_map(|(kind, usual)| match kind {
+            Kind { can_redirect: true, effect: Effect::Reads(..), .. } if usual => {
+                Kind { proven: true, hold: false, certainty: kind.certainty.max(Certainty::Live), ..kind }
+            }
+            _ if usual => Kind { can_redirect: false, certainty: Certainty::Unknown, hold: false, ..kind },
+            _ => kind,
+        })
+    };
+    let others = prop::collection::vec(((0usize..8).prop_map(Pick::Rival), kind()), 1..4);
+    (pick, kind(), others).prop_map(|(pick, kind, others)| {
+        let mut shown = vec![(pick, kind)];
+        shown.extend(others);
+        shown
+    })
+}
+
 pub(crate) fn actions() -> impl Strategy<Value = Action> {
     let pick = prop_oneof![
         8 => Just(Pick::Ahead(1)),
@@ -174,8 +195,9 @@ pub(crate) fn actions() -> impl Strategy<Value = Action> {
         2 => (0usize..8).prop_map(Pick::Any),
     ];
     let shown = prop_oneof![
-        3 => prop::collection::vec((pick.clone(), kinds()), 1),
-        1 => prop::collection::vec((pick.clone(), kinds()), 2..4),
+        6 => prop::collection::vec((pick.clone(), kinds()), 1),
+        2 => prop::collection::vec((pick.clone(), kinds()), 2..4),
+        1 => rivals(pick.clone()),
     ];
     let stream = || 1..=STREAMS;
     let between = prop_oneof![
