@@ -11,6 +11,7 @@ mod load;
 mod marks;
 mod order;
 mod slot;
+mod together;
 
 use crate::units::{ModelId, UnitId};
 use events::EventPool;
@@ -156,11 +157,27 @@ impl Pager {
                 self.slots[slot].shown_by = self.launch;
             }
         }
-        for (hit, verdict) in hits.iter().zip(verdicts.iter_mut()) {
-            *verdict = match self.slot(hit.unit) {
-                Some(slot) => self.acquire_one(stream, slot, *hit, out),
-                None => Verdict::Ready,
-            };
+        let some_give_way = hits.len() > 1 && self.let_some_give_way(hits);
+        self.acquire_each(stream, (hits, false), verdicts, out);
+        if some_give_way {
+            self.acquire_each(stream, (hits, true), verdicts, out);
+        }
+    }
+
+    /// The hits that give way, or all others. The others come first: they find pages, and what was changed there is on its way to the shadow before the launch is pointed at it.
+    fn acquire_each(
+        &mut self,
+        stream: StreamId,
+        (hits, giving_way): (&[Hit], bool),
+        verdicts: &mut [Verdict],
+        out: &mut Vec<Command>,
+    ) {
+        for (hit, verdict) in hits.iter().zip(verdicts) {
+            match self.slot(hit.unit) {
+                Some(slot) if self.gives_way(slot) != giving_way => {}
+                Some(slot) => *verdict = self.acquire_one(stream, slot, *hit, out),
+                None => *verdict = Verdict::Ready,
+            }
         }
     }
 
@@ -182,7 +199,7 @@ impl Pager {
             if !self.load_now(slot, copy, out) {
                 self.counters.conflicts += 1;
                 self.redirect(stream, slot, writes, out);
-                return Verdict::Conflict;
+                return if self.gives_way(slot) { Verdict::Redirect } else { Verdict::Conflict };
             }
             if copy == CopyStream::Demand {
                 self.counters.demand_loads += 1;

@@ -1,223 +1,26 @@
 //! Random programs on random rings, run in the worst orders: every launch sees the right bytes, nothing gets stuck, and every
-//! shadow ends as the program last wrote it. Each rule by itself is `pager_rules`' matter.
+//! shadow ends as the program last wrote it. Each rule by itself is `pager_rules`' matter; which programs there are, that of `cases`.
 
+#[path = "pager_properties/cases.rs"]
+mod cases;
 mod pager_model;
 
 use std::collections::HashSet;
 
-use flextensor_core::pager::{Access, Certainty, Hit, StreamId};
+use cases::{Action, Between, Kind, Pick, Setting, THREADS, actions, settings};
+use flextensor_core::pager::{Access, Hit, StreamId};
 use flextensor_core::units::{ModelId, UnitId};
 use pager_model::gpu::Dice;
 use pager_model::world::{Effect, Open, Shown, World};
 use proptest::prelude::*;
-
-const STREAMS: u64 = 3;
-const THREADS: usize = 4;
-
-/// A ring, its units and what the program is known to do.
-#[derive(Clone, Debug)]
-struct Setting {
-    ring: u32,
-    chunk: u32,
-    /// `(start, pages)`
-    units: Vec<(u32, u32)>,
-    /// For each model the uses of a pass, `(unit, owner)`.
-    orders: Vec<Vec<(u32, u32)>>,
-    seed: u64,
-}
-
-/// Which unit a launch shows, as the program walks through the first model's order.
-#[derive(Clone, Copy, Debug)]
-enum Pick {
-    /// So many uses further on (1: the next).
-    Ahead(usize),
-    /// So many uses ago.
-    Back(usize),
-    Any(usize),
-}
-
-#[derive(Clone, Debug)]
-enum Action {
-    /// With `open`, other actions come between check and enqueue.
-    Launch {
-        thread: usize,
-        stream: u64,
-        shown: Vec<(Pick, Kind)>,
-        open: bool,
-    },
-    /// What the thread has open enters its stream, or is refused by the driver.
-    Finish {
-        thread: usize,
-        refused: bool,
-    },
-    /// A use in many launches: further ones of what is shown, each in one go. Every so many of them, another thread asks for prefetch from a stream of its own, or a capture begins.
-    Again {
-        streams: [u64; 2],
-        shown: (Pick, Kind),
-        times: u8,
-        between: Between,
-    },
-    /// A capture begins on some thread.
-    CloseMarks,
-    Hidden {
-        stream: u64,
-        unit: usize,
-    },
-    EndUse {
-        unit: usize,
-    },
-    Prefetch {
-        stream: u64,
-    },
-    PassBegin {
-        model: usize,
-        shape: u64,
-    },
-    PassEnd {
-        model: usize,
-    },
-    Destroy {
-        stream: u64,
-    },
-    Private {
-        unit: usize,
-    },
-    /// Private pages were wanted and could not be had.
-    GivenUp {
-        unit: usize,
-    },
-    StreamAgain {
-        unit: usize,
-        start: u32,
-    },
-    /// The program is known to do something else now, in one shape or in all that have no order of their own.
-    NewOrder {
-        model: usize,
-        shape: Option<u64>,
-        turned_by: usize,
-    },
-    Steps(u64),
-}
-
-/// What happens amid the launches of one use.
-#[derive(Clone, Copy, Debug)]
-enum Between {
-    Nothing,
-    Prefetch,
-    Close,
-    Destroy,
-    PassEnd,
-    Open,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Kind {
-    effect: Effect,
-    proven: bool,
-    certainty: Certainty,
-    hold: bool,
-    can_redirect: bool,
-}
-
-fn settings() -> impl Strategy<Value = Setting> {
-    (3u32..10, 1u32..4, 2usize..8).prop_flat_map(|(ring, chunk, count)| {
-        let pages = prop_oneof![6 => 1..=ring.min(4), 1 => Just(ring)];
-        let units = prop::collection::vec((0..ring, pages), count);
-        let order = prop::collection::vec((0..count as u32, 0u32..4), 0..9);
-        let orders = prop_oneof![
-            3 => Just(vec![(0..count as u32).map(|unit| (unit, unit)).collect::<Vec<_>>()]),
-            2 => prop::collection::vec(order, 1..4),
-        ];
-        let wrapped = prop::bool::ANY;
-        (units, orders, wrapped, any::<u64>()).prop_map(move |(mut units, orders, wrapped, seed)| {
-            if wrapped {
-                lay_around(ring, &mut units);
-            }
-            Setting { ring, chunk, units, orders, seed }
-        })
-    })
-}
-
-/// As a plan does: each unit begins where the one before it ends.
-fn lay_around(ring: u32, units: &mut [(u32, u32)]) {
-    let mut start = 0;
-    for unit in units {
-        unit.0 = start % ring;
-        start += unit.1;
-    }
-}
-
-fn kinds() -> impl Strategy<Value = Kind> {
-    let effect = prop_oneof![
-        3 => Just(Effect::Reads(0, 99)),
-        1 => (0usize..3, 1usize..3).prop_map(|(first, count)| Effect::Reads(first, count)),
-        2 => Just(Effect::Nothing),
-        1 => (0usize..3, 1usize..3).prop_map(|(first, count)| Effect::Writes(first, count)),
-        1 => Just(Effect::Writes(0, 99)),
-    ];
-    let certainty = prop_oneof![
-        2 => Just(Certainty::Owner),
-        1 => Just(Certainty::Live),
-        2 => Just(Certainty::Unknown),
-    ];
-    (effect, prop::bool::weighted(0.7), certainty, prop::bool::weighted(0.1), prop::bool::weighted(0.8))
-        .prop_map(|(effect, proven, certainty, hold, can_redirect)| Kind {
-            effect,
-            proven,
-            certainty,
-            hold,
-            can_redirect,
-        })
-}
-
-fn actions() -> impl Strategy<Value = Action> {
-    let pick = prop_oneof![
-        8 => Just(Pick::Ahead(1)),
-        2 => Just(Pick::Ahead(0)),
-        2 => (2usize..12).prop_map(Pick::Ahead),
-        1 => (1usize..4).prop_map(Pick::Back),
-        2 => (0usize..8).prop_map(Pick::Any),
-    ];
-    let shown = prop_oneof![
-        3 => prop::collection::vec((pick.clone(), kinds()), 1),
-        1 => prop::collection::vec((pick.clone(), kinds()), 2..4),
-    ];
-    let stream = || 1..=STREAMS;
-    let between = prop_oneof![
-        3 => Just(Between::Nothing),
-        2 => Just(Between::Prefetch),
-        1 => Just(Between::Close),
-        1 => Just(Between::Destroy),
-        1 => Just(Between::PassEnd),
-        2 => Just(Between::Open),
-    ];
-    prop_oneof![
-        8 => ([stream(), stream()], (pick.clone(), kinds()), 1u8..5, between)
-            .prop_map(|(streams, shown, times, between)| Action::Again { streams, shown, times, between }),
-        1 => Just(Action::CloseMarks),
-        20 => (0..THREADS, stream(), shown, prop::bool::weighted(0.35))
-            .prop_map(|(thread, stream, shown, open)| Action::Launch { thread, stream, shown, open }),
-        8 => (0..THREADS, prop::bool::weighted(0.1)).prop_map(|(thread, refused)| Action::Finish { thread, refused }),
-        2 => (stream(), 0usize..8).prop_map(|(stream, unit)| Action::Hidden { stream, unit }),
-        2 => (0usize..8).prop_map(|unit| Action::EndUse { unit }),
-        1 => stream().prop_map(|stream| Action::Prefetch { stream }),
-        2 => (0usize..3, 0u64..12).prop_map(|(model, shape)| Action::PassBegin { model, shape }),
-        1 => (0usize..3).prop_map(|model| Action::PassEnd { model }),
-        1 => stream().prop_map(|stream| Action::Destroy { stream }),
-        1 => (0usize..8).prop_map(|unit| Action::Private { unit }),
-        1 => (0usize..8).prop_map(|unit| Action::GivenUp { unit }),
-        1 => (0usize..8, 0u32..10).prop_map(|(unit, start)| Action::StreamAgain { unit, start }),
-        2 => (0usize..3, prop::option::of(0u64..12), 0usize..8)
-            .prop_map(|(model, shape, turned_by)| Action::NewOrder { model, shape, turned_by }),
-        3 => (1u64..60).prop_map(Action::Steps),
-    ]
-}
 
 /// The program: threads with at most one launch between check and enqueue each.
 struct Program {
     world: World,
     setting: Setting,
     threads: Vec<Option<Open>>,
+    /// Units whose owners have not returned.
+    held: HashSet<u32>,
     at: usize,
     pace: Dice,
 }
@@ -226,8 +29,9 @@ impl Program {
     fn new(setting: &Setting) -> Self {
         let world = World::new(setting.ring, setting.chunk, &setting.units, setting.seed);
         let threads = (0..THREADS).map(|_| None).collect();
+        let held = HashSet::new();
         let mut program =
-            Self { world, setting: setting.clone(), threads, at: 0, pace: Dice(setting.seed ^ 1) };
+            Self { world, setting: setting.clone(), threads, held, at: 0, pace: Dice(setting.seed ^ 1) };
         program.set_orders(0);
         program
     }
@@ -273,6 +77,7 @@ impl Program {
                 // An owner returns behind its own launches.
                 if !self.is_open(|shown| shown.hit.unit.0 == unit && shown.hit.hold) {
                     self.world.end_use(unit);
+                    self.held.remove(&unit);
                 }
             }
             Action::Prefetch { stream } => self.world.prefetch(StreamId(stream)),
@@ -332,8 +137,13 @@ impl Program {
     fn choose(&mut self, shown: &[(Pick, Kind)]) -> Vec<Shown> {
         let mut seen = HashSet::new();
         let mut chosen = Vec::new();
+        let mut last = 0;
         for &(pick, kind) in shown {
-            let unit = self.pick(pick);
+            let unit = match pick {
+                Pick::Rival(which) => self.rival(last, which),
+                _ => self.pick(pick),
+            };
+            last = unit;
             if seen.insert(unit) {
                 chosen.push(self.shown(unit, kind));
             }
@@ -353,13 +163,35 @@ impl Program {
         let order = &self.setting.orders[0];
         let count = order.len();
         match pick {
-            Pick::Any(unit) => (unit % self.setting.units.len()) as u32,
+            Pick::Any(unit) | Pick::Rival(unit) => (unit % self.setting.units.len()) as u32,
             _ if count == 0 => 0,
             Pick::Ahead(uses) => {
                 self.at += uses;
                 order[self.at % count].0
             }
             Pick::Back(uses) => order[(self.at + count - uses.min(count)) % count].0,
+        }
+    }
+
+    /// One of the units that share pages with this one; itself where none does.
+    fn rival(&self, unit: u32, which: usize) -> u32 {
+        let units = 0..self.setting.units.len() as u32;
+        let rivals: Vec<u32> =
+            units.filter(|&other| other != unit && self.world.gpu.share(unit, other)).collect();
+        rivals.get(which % rivals.len().max(1)).copied().unwrap_or(unit)
+    }
+
+    /// A unit is stuck only where others keep its pages: units that are held, that open launches show, or that the same launch shows and that cannot give way.
+    fn expect_kept(&mut self, shown: &[Shown], stuck: UnitId) {
+        let Self { world, held, threads, .. } = self;
+        let is_rival = |unit: UnitId| unit != stuck && world.gpu.share(unit.0, stuck.0);
+        let stays = |hit: &Hit| !hit.can_redirect || hit.access == Access::Write || hit.hold;
+        let mut open = threads.iter().flatten().flat_map(|open| &open.shown);
+        let kept = open.any(|other| other.hit.unit == stuck || is_rival(other.hit.unit))
+            || held.iter().any(|&unit| is_rival(UnitId(unit)))
+            || shown.iter().any(|other| stays(&other.hit) && is_rival(other.hit.unit));
+        if !kept {
+            world.gpu.set_fault(format!("{stuck:?} is without pages, and nobody keeps them"));
         }
     }
 
@@ -370,10 +202,12 @@ impl Program {
     fn launch(&mut self, thread: usize, stream: StreamId, shown: &[Shown], stays_open: bool) {
         loop {
             let open = self.world.acquire(stream, shown);
+            self.held.extend(shown.iter().filter(|shown| shown.hit.hold).map(|shown| shown.hit.unit.0));
             let Some(unit) = open.is_stuck() else {
                 self.threads[thread] = Some(open);
                 break;
             };
+            self.expect_kept(shown, unit);
             self.world.refuse(open);
             if !self.world.make_private(unit) {
                 (0..THREADS).for_each(|thread| self.finish(thread, false));

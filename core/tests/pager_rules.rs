@@ -14,6 +14,8 @@ mod pager_model;
 mod private;
 #[path = "pager_rules/shadows.rs"]
 mod shadows;
+#[path = "pager_rules/together.rs"]
+mod together;
 
 use flextensor_core::units::{ModelId, UnitId};
 use pager_model::world::World;

@@ -155,6 +155,19 @@ fn invariant_7_numbers_that_look_like_addresses_reach_the_kernel_as_they_are() {
     }
 }
 
+/// Where such a number and a weight that is read cannot be in the ring together, the launch reads the weight over the link, and both go on streaming.
+#[test]
+fn invariant_7_a_number_beside_a_reader_makes_no_weight_private() {
+    for budget in ["6MiB", "12MiB"] {
+        let story = streamed("a number that looks like an address beside a reader");
+        let outcome = told_well(story.option("FT_MAX_GPU_MEM", budget));
+        assert!(said(&outcome, "passes until proven") < 200, "{}", outcome.describe());
+        assert!(said(&outcome, "conflicts") > 0, "no two weights met: {}", outcome.describe());
+        let (before, after) = (said(&outcome, "streamed before"), said(&outcome, "streamed_units"));
+        assert_eq!(before, after, "{}", outcome.describe());
+    }
+}
+
 /// The driver tells no layout of kernels that are new after the switch-over.
 #[test]
 fn invariant_7_a_launch_whose_parameters_cannot_be_known_reads_right_bytes() {

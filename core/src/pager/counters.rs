@@ -7,7 +7,7 @@ pub struct Counters {
     pub uses: u64,
     /// Hits served in place that moved nothing.
     pub visits: u64,
-    /// Doubtful hits that were pointed at the view.
+    /// Hits that were pointed at the view: doubtful ones, and uses whose pages could not be had.
     pub redirects: u64,
     /// Uses of another than the next unit in order.
     pub mispredictions: u64,

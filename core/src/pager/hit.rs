@@ -45,7 +45,7 @@ pub enum Verdict {
     Ready,
     /// The same, and a use of the unit began with this launch.
     Began,
-    /// Doubtful: point the word at the unit's view (rule 7).
+    /// Point the word at the unit's view: it is doubtful (rule 7), or its pages are needed for another unit of the launch (rule 6).
     Redirect,
     /// A use whose pages cannot be had (rule 6): redirect it, or give the unit private pages.
     Conflict,

@@ -271,8 +271,9 @@ impl Pager {
             return true;
         }
         let Some(old) = self.pages[self.ring_page(slot, page)].occupant else { return true };
-        let shown = self.slots[old as usize].shown_by == self.launch && old as usize != slot;
-        self.slots[old as usize].may_leave() && !shown
+        let old = old as usize;
+        let needed = self.slots[old].shown_by == self.launch && old != slot && !self.gives_way(old);
+        self.slots[old].may_leave() && !needed
     }
 
     fn has(&self, slot: usize, page: u32) -> bool {

@@ -43,7 +43,10 @@ pub(super) struct Slot {
     pub(super) launches: [u32; 2],
     /// Changed since the shadow was written.
     pub(super) dirty: bool,
+    /// The last launch that showed it.
     pub(super) shown_by: u64,
+    /// The last launch in which it gave way to another unit of the same launch.
+    pub(super) gives_way_in: u64,
     /// Last copy in, on each copy stream, ever.
     pub(super) copies: [Option<EventId>; 2],
     pub(super) readers: Vec<(StreamId, EventId)>,
@@ -75,6 +78,7 @@ impl Slot {
             launches: [0, 1],
             dirty: false,
             shown_by: 0,
+            gives_way_in: 0,
             copies: [None; 2],
             readers: Vec::with_capacity(4),
             guarded: [true; 2],

@@ -119,6 +119,15 @@ impl Gpu {
         gpu
     }
 
+    /// Whether two units own a page both.
+    pub(crate) fn share(&self, first: u32, second: u32) -> bool {
+        let pages = |unit: u32| {
+            let Memory { start, shadow, .. } = &self.memory[unit as usize];
+            (*start..start + shadow.len()).map(|page| page % self.ring.len())
+        };
+        pages(first).any(|page| pages(second).any(|other| other == page))
+    }
+
     pub(crate) fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }

@@ -228,12 +228,22 @@ fn launch_streamed(
 /// One hit for each unit: certain if one word is, read-only if all words are.
 fn collect_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch) {
     scratch.inside = open::is_here();
+    // In check mode others may come between this look and the next.
+    look_up_hits(ring, launch, scratch, !check::is_on());
+    // Then what is in use does not stay whatever is thought of its words.
+    if ring.pager.collide(&scratch.hits) {
+        look_up_hits(ring, launch, scratch, false);
+    }
+}
+
+/// `in_short`: of what is in use and in place, only whether it may be written.
+fn look_up_hits(ring: &Streaming, launch: Launch, scratch: &mut Scratch, in_short: bool) {
     let Scratch { found, hits, readers, inside, .. } = scratch;
     hits.clear();
     for found in found.iter() {
         let Meaning::Streamed(unit) = found.meaning else { continue };
         let word = word_of(launch, found);
-        if shows_what_is_in_use((ring, unit), word, *inside, readers, hits) {
+        if in_short && shows_what_is_in_use((ring, unit), word, *inside, readers, hits) {
             continue;
         }
         // Released before the recorder is asked: it takes the table of words while it is locked.
@@ -275,8 +285,7 @@ fn shows_what_is_in_use(
     readers: &mut Readers,
     hits: &mut Vec<Hit>,
 ) -> bool {
-    // In check mode others may come between this look and the next.
-    if check::is_on() || !ring.pager.is_in_use(unit) {
+    if !ring.pager.is_in_use(unit) {
         return false;
     }
     let Some(streamed) = ring.unit(unit) else { return false };
