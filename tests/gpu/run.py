@@ -130,6 +130,13 @@ def judge(
     return ("FAIL", "; ".join(reasons)) if reasons else ("PASS", "")
 
 
+def cut_short(outcome: child.Outcome, limit_s: float, case: dict) -> str | None:
+    """Why a run says nothing: the limit of all cases ended it before its own."""
+    if outcome.timed_out and limit_s < case["limit_s"]:
+        return f"ended after {limit_s:.0f} s, the total limit is used up"
+    return None
+
+
 def median_ms(lines: list[dict]) -> float | None:
     """Of the second half: forwards after the plan, with their share of the case's other work."""
     times = sorted(line["ms"] for line in lines[len(lines) // 2 :])
@@ -231,6 +238,8 @@ class Suite:
         native = child.run(
             self.command(name, "--repeat", "2"), limit_s=limit, env=self.environment(None, {}, more=more)
         )
+        if cut := cut_short(native, limit, case):
+            return {"case": name, "result": "LEFT", "reason": cut}
         if verdict := judge_native(native):
             self.keep(name, native, None, None)
             return {"case": name, "result": verdict[0], "reason": verdict[1], "stderr": native.stderr_tail()}
@@ -248,6 +257,10 @@ class Suite:
         live = ours.events("report")
         report = live[0]["report"] if live else kept
         self.keep(name, native, ours, report)
+        # Whatever was told until then is judged all the same.
+        same = first_difference(outputs(native, 0)[: len(outputs(ours, 0))], outputs(ours, 0)) is None
+        if same and (cut := cut_short(ours, limit, case)):
+            return {"case": name, "result": "LEFT", "reason": cut, "stderr": ours.stderr_tail()}
         result, reason = judge(case, native, ours, report, budget)
         return {
             "case": name,

@@ -78,6 +78,13 @@ def test_a_case_may_be_excused_from_streaming_and_from_its_budget():
     )
 
 
+def test_a_case_that_the_limit_of_all_cases_ended_is_no_failure_of_ours():
+    ended = child.Outcome(-6, True, [output(0, "a")], "", 17.0)
+    assert "the total limit" in suite.cut_short(ended, 17, {"limit_s": 60})
+    assert suite.cut_short(ended, 60, {"limit_s": 60}) is None
+    assert suite.cut_short(outcome("a"), 17, {"limit_s": 60}) is None
+
+
 def both(first, second, **changes):
     lines = [output(index, digest, 0, **changes) for index, digest in enumerate(first)] + [
         output(index, digest, 1) for index, digest in enumerate(second)
