@@ -271,7 +271,9 @@ def main(argv: list[str] | None = None) -> int:
             equal = digests[line["mode"]] == digests[line["against"]]
             line |= {"program": options.program, "equal": equal, "cores": options.cores}
             line |= {"budget": options.budget, "traffic_gib": options.traffic, "commit": run.commit()}
-            line |= {"peer_bytes": options.peer_bytes} if options.peer in (line["mode"], line["against"]) else {}
+            line |= (
+                {"peer_bytes": options.peer_bytes} if options.peer in (line["mode"], line["against"]) else {}
+            )
             file.write(json.dumps(line) + "\n")
             low, high = line["quartiles"]
             print(

@@ -52,10 +52,21 @@ def main() -> None:
         mine = ring[: int(3.5 * mib) * MIB]
         pieces = TOTAL // size
         extra = {
-            name: round((passed_ms(host, mine, size, streams, events) - whole * size * pieces) * 1e3 / pieces, 1)
-            for name, streams, events in (("alone", 1, False), ("one", 1, True), ("two", 2, True), ("three", 3, True))
+            name: round(
+                (passed_ms(host, mine, size, streams, events) - whole * size * pieces) * 1e3 / pieces, 1
+            )
+            for name, streams, events in (
+                ("alone", 1, False),
+                ("one", 1, True),
+                ("two", 2, True),
+                ("three", 3, True),
+            )
         }
-        print(json.dumps({"piece_mib": mib, "pieces": pieces, "gb_per_s": round(1e-6 / whole, 2), "us_a_piece": extra}))
+        print(
+            json.dumps(
+                {"piece_mib": mib, "pieces": pieces, "gb_per_s": round(1e-6 / whole, 2), "us_a_piece": extra}
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ class Scene:
 
     def __init__(self, part: int, ring: int):
         self.part = part * MIB
-        self.weights = [torch.randn(WIDE, NARROW, device="cuda", dtype=torch.bfloat16) for _ in range(PRODUCTS)]
+        self.weights = [
+            torch.randn(WIDE, NARROW, device="cuda", dtype=torch.bfloat16) for _ in range(PRODUCTS)
+        ]
         self.input = torch.randn(TOKENS, NARROW, device="cuda", dtype=torch.bfloat16)
         self.host = torch.empty(2048 * MIB, dtype=torch.uint8, pin_memory=True)
         self.slots = max(1, ring * MIB // self.part)
@@ -112,7 +114,9 @@ def main() -> None:
     plain = statistics.median(found["alone"])
     for name, times in found.items():
         times.sort()
-        print(f"{name:48} {statistics.median(times):8.3f} ms {statistics.median(times) / plain:7.4f}  fast {times[len(times) // 5]:8.3f} ms")
+        print(
+            f"{name:48} {statistics.median(times):8.3f} ms {statistics.median(times) / plain:7.4f}  fast {times[len(times) // 5]:8.3f} ms"
+        )
 
 
 if __name__ == "__main__":
