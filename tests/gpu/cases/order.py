@@ -165,6 +165,22 @@ def two_streams(lab: Lab):
 
 
 @case()
+def waits_for_the_device(lab: Lab):
+    """Behind a wait for the device all that the program submitted is over, on whatever stream: weights of the next pass are still on their way."""
+    lab.need_cuda()
+    model = lab.build(Stack)
+    streams = torch.cuda.Stream(), torch.cuda.Stream(priority=-1), torch.cuda.default_stream()
+    for _ in range(FORWARDS):
+        y, ends = forward(lab, model), []
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(2_000_000)
+                ends.append(stream.record_event())
+        torch.cuda.synchronize()
+        yield (y, *(end.query() for end in ends))
+
+
+@case()
 def two_models(lab: Lab):
     """Two models in one process, alternating and then not."""
     first, second = lab.build(Stack), lab.build(lambda: Stack(5))
