@@ -3,6 +3,7 @@
 
 mod models;
 
+use flextensor_core::link::LinkCurve;
 use flextensor_core::plan::{Plan, PlanNote, PlanRequest, StayReason, plan, plan_increment};
 use flextensor_core::simulate::simulate;
 use flextensor_core::units::{ModelId, UnitId};
@@ -105,6 +106,24 @@ fn the_smallest_budget_counts_idle_weights_as_streamable() {
     let mut longer = chain(&[10; 20], 1.0, true);
     longer.units.extend([unit(20, 100, true), unit(21, 100, true)]);
     assert_eq!(planned(&longer, 50).budget_missed(), Some(100 * PAGE));
+}
+
+/// A ring that is as long as what is in use streams copies nothing: all of it lies there side by side.
+#[test]
+fn a_ring_in_which_nothing_is_overwritten_is_tried_although_it_is_long() {
+    let mut model = chain(&[11, 59, 39, 4, 6, 42], 0.0, true);
+    model.fixed_bytes = PAGE;
+    model.chunk_pages = 1;
+    model.link = LinkCurve::flat(1.0);
+    let mut uses = model.passes[0].uses.clone();
+    uses.retain(|used| ![3, 5].contains(&used.unit.0));
+    uses.swap(0, 1);
+    model.passes[0].uses = uses;
+    for budget in [120, 143] {
+        let made = planned(&model, budget);
+        assert_eq!((made.budget_missed(), made.streamed_bytes), (None, 0), "{budget} pages: {made:?}");
+        assert!(made.predicted_ms < 1e-9, "{budget} pages: {} ms", made.predicted_ms);
+    }
 }
 
 #[test]

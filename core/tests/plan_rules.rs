@@ -139,7 +139,12 @@ fn with_budget(request: &PlanRequest, part: f64) -> PlanRequest {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(192) })]
+    // Cases that are left out do not end a run with more cases.
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        max_global_rejects: u32::MAX,
+        ..ProptestConfig::with_cases(192)
+    })]
 
     #[test]
     fn every_plan_is_valid_and_the_simulator_agrees_with_it(request in requests(), part in 0.0..1.1f64) {

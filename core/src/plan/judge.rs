@@ -110,22 +110,23 @@ impl Search<'_> {
         }
     }
 
-    /// The least score that any layout of this filling could reach: every scenario computes, and copies at this
-    /// cost.
-    pub(super) fn least_score(&self, streamed: &[u64], cost: impl Fn(u64) -> f64) -> f64 {
+    /// The least score that any layout of this filling around this ring could reach: every scenario computes, and
+    /// copies at this cost what another run overwrites.
+    pub(super) fn least_score(&self, streamed: &[u64], ring: u64, cost: impl Fn(u64) -> f64) -> f64 {
         let page_ms = self.request.page_bytes as f64 / self.request.link.peak_bytes_per_ms();
         score(self.course.scenarios().iter().zip(&self.bounds_ms).map(|(scenario, bound)| {
             let mut counted = vec![false; streamed.len()];
-            let mut copies_ms = 0.0;
+            let (mut copies_ms, mut all) = (0.0, 0);
             for (unit, _) in scenario.uses() {
                 let Some(counted) = counted.get_mut(unit).filter(|counted| !**counted) else { continue };
                 *counted = true;
                 let pages = streamed.get(unit).copied().unwrap_or(0);
                 if pages > 0 {
                     copies_ms += pages as f64 * page_ms * cost(pages);
+                    all += pages;
                 }
             }
-            scenario.resident_ms.max(copies_ms) / bound
+            scenario.resident_ms.max(copies_ms * part_overwritten(all, ring)) / bound
         }))
     }
 
@@ -156,6 +157,13 @@ impl Search<'_> {
         let link_ms = total(streamed) as f64 * page_ms;
         self.course.scenarios().iter().any(|scenario| scenario.resident_ms >= PACED * link_ms)
     }
+}
+
+/// The part of so many streamed pages that must share pages of the ring with others: none of them where they fit in
+/// side by side, all of them from two laps on. In between every page beyond the first lap overwrites one of it.
+fn part_overwritten(pages: u64, ring: u64) -> f64 {
+    let beyond = pages.saturating_sub(ring);
+    if beyond >= ring { 1.0 } else { 2.0 * beyond as f64 / pages.max(1) as f64 }
 }
 
 /// What a plan is judged by, from the times of its scenarios as multiples of their bounds: half the worst one,

@@ -283,11 +283,11 @@ impl<'a> Search<'a> {
             let missing = pages - total(&streamed);
             return Ok(Choice { missing, ..self.judge(stock, ring, streamed)? });
         };
-        let endless = self.least_score(&level, |_| 1.0);
+        let endless = self.least_score(&level, ring, |_| 1.0);
         if endless > best * SAME_TIME {
             return Err(Vec::new());
         }
-        let floor = self.least_score(&level, self.cost_of_copies(ring));
+        let floor = self.least_score(&level, ring, self.cost_of_copies(ring));
         let mut found: Vec<Choice> = Vec::new();
         let mut collided = Vec::new();
         let reached = |found: &[Choice]| found.iter().any(|choice| choice.score <= floor * SAME_TIME);
