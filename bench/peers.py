@@ -9,11 +9,13 @@ import argparse
 import dataclasses
 import importlib.metadata
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import program
+import wheels
 
 # The figures of a profiling pass are medians; five passes instead of the default ten shorten FlexTensor's start by seconds and cost it nothing after.
 PROFILING_ITERS = 5
@@ -106,6 +108,13 @@ PEERS = {
         "diffusers", diffusers_group, False, "from diffusers.hooks import apply_group_offloading"
     ),
 }
+
+
+def variables(mode: str, sites: dict[str, Path]) -> dict[str, str]:
+    """What the environment of a process in this mode needs beside the library: where it finds packages, and a peer's own switches. `sites`: of `wheels.unpack`."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    path = wheels.search_path(inherited, sites, python_flextensor=mode == "flextensor_py")
+    return {"PYTHONPATH": path, **(PEERS[mode].environment if mode in PEERS else {})}
 
 
 def refuse(reason: str) -> None:

@@ -90,11 +90,7 @@ class Bench:
 
     def environment(self, mode: str, settings: dict[str, str] | None = None) -> dict[str, str]:
         """The child's environment: the library only for ours, the Python package of the same name only for the peer that it is."""
-        inherited = os.environ.get("PYTHONPATH", "")
-        path = wheels.search_path(inherited, self.sites, python_flextensor=mode == "flextensor_py")
-        extra = {"PYTHONPATH": path}
-        if mode in peers.PEERS:
-            extra.update(peers.PEERS[mode].environment)
+        extra = peers.variables(mode, self.sites)
         preload = self.options.lib if mode in measure.OURS else None
         return child.environment(preload, settings or {}, extra, compiled=self.python != sys.executable)
 

@@ -80,19 +80,16 @@ class Player:
     """One process: says when its model is made, then answers the request for its first forwards, and each one for a slice with its milliseconds."""
 
     def __init__(self, python: str, options: argparse.Namespace, mode: str, sites: dict[str, Path]):
-        ours, is_peer = mode == "flextensor", mode == options.peer
         more = ["--traffic", str(options.traffic)] if mode == TRAFFIC else []
-        if is_peer:
+        if mode == options.peer:
             more = ["--peer", mode]
             more += [f"--peer-bytes={options.peer_bytes}"] if options.peer_bytes else []
-        inherited = os.environ.get("PYTHONPATH", "")
-        path = wheels.search_path(inherited, sites, python_flextensor=mode == "flextensor_py")
         self.process = subprocess.Popen(
             [python, str(HERE / "turns.py"), "--child", *own_options(options), *more],
             env=child.environment(
-                options.lib if ours else None,
+                options.lib if mode == "flextensor" else None,
                 {"FT_MAX_GPU_MEM": options.budget},
-                {"PYTHONPATH": path, **(peers.PEERS[mode].environment if is_peer else {})},
+                peers.variables(mode, sites),
                 compiled=options.packages_in is not None,
             ),
             stdin=subprocess.PIPE,

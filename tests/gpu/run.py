@@ -258,8 +258,9 @@ class Suite:
         report = live[0]["report"] if live else kept
         self.keep(name, native, ours, report)
         # Whatever was told until then is judged all the same.
-        same = first_difference(outputs(native, 0)[: len(outputs(ours, 0))], outputs(ours, 0)) is None
-        if same and (cut := cut_short(ours, limit, case)):
+        given = outputs(ours, 0)
+        cut = cut_short(ours, limit, case)
+        if cut and first_difference(outputs(native, 0)[: len(given)], given) is None:
             return {"case": name, "result": "LEFT", "reason": cut, "stderr": ours.stderr_tail()}
         result, reason = judge(case, native, ours, report, budget)
         return {

@@ -11,12 +11,7 @@ pub(super) fn destroy(call: &Call<unsafe extern "C" fn(CUcontext) -> CUresult>, 
     contexts::gone(Context::from(ctx));
     // Its modules go with it.
     module::forget();
-    let code = call.invoke(ctx);
-    if !code.is_success() {
-        // It lives on, with streams that are forgotten.
-        streams::cannot_be_named();
-    }
-    Outcome::Done(code)
+    gone(call.invoke(ctx))
 }
 
 pub(super) fn reset_primary(
@@ -27,7 +22,11 @@ pub(super) fn reset_primary(
         contexts::gone(primary);
     }
     module::forget();
-    let code = call.invoke(device);
+    gone(call.invoke(device))
+}
+
+/// What the driver says of a context that is forgotten already: where it lives on, so do streams that nobody knows any more.
+fn gone(code: CUresult) -> Outcome {
     if !code.is_success() {
         streams::cannot_be_named();
     }

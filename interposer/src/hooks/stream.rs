@@ -37,13 +37,13 @@ pub(super) fn create_with_priority(
 }
 
 pub(super) fn destroy(call: &Call<unsafe extern "C" fn(CUstream) -> CUresult>, stream: CUstream) -> Outcome {
-    let known = Stream::from(stream);
-    streaming::forget_stream(known);
-    passes::forget_stream(known);
-    let Ends::Now(context) = streams::ends(known) else { return Outcome::Done(CUresult::CUDA_SUCCESS) };
+    let given = Stream::from(stream);
+    streaming::forget_stream(given);
+    passes::forget_stream(given);
+    let Ends::Now(context) = streams::ends(given) else { return Outcome::Done(CUresult::CUDA_SUCCESS) };
     let code = call.invoke(stream);
     if let Some(context) = context.filter(|_| !code.is_success()) {
-        streams::did_not_end(context, known);
+        streams::lives(context, given);
     }
     Outcome::Done(code)
 }

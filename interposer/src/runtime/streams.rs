@@ -59,7 +59,8 @@ pub(crate) fn made(stream: Stream) {
     }
 }
 
-fn lives(context: Context, stream: Stream) {
+/// The stream is alive, or still is where the driver did not destroy it.
+pub(crate) fn lives(context: Context, stream: Stream) {
     let mut known = known();
     // What had its handle before ended in a way that we did not see.
     known.made.retain(|made| made.stream != stream);
@@ -93,11 +94,6 @@ pub(crate) fn ends(stream: Stream) -> Ends {
         known.left.push((context, destroyed));
     }
     Ends::Now(Some(context))
-}
-
-/// The driver did not destroy it.
-pub(crate) fn did_not_end(context: Context, stream: Stream) {
-    lives(context, stream);
 }
 
 /// The context is gone with its streams.

@@ -6,7 +6,7 @@ use flextensor_core::audit::Caller;
 use flextensor_core::units::UnitId;
 
 use crate::ffi::event::{self, Event};
-use crate::ffi::result::CudaError;
+use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::stream::Stream;
 use crate::ffi::types::CUresult;
 
@@ -15,11 +15,10 @@ const LENGTH: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Flight {
-    list: VecDeque<(Event, UnitId, Caller)>,
+    /// Behind each its event, or why there is none: the context was lost already, perhaps to this launch.
+    list: VecDeque<(CudaResult<Event>, UnitId, Caller)>,
     spare: Vec<Event>,
     lost: bool,
-    /// Why a launch could not be marked: the context was lost already.
-    unmarked: Option<CudaError>,
 }
 
 /// Whether the error is what an access that the GPU refuses leaves: the first where a kernel made it, the second where a copy did.
@@ -32,37 +31,29 @@ impl Flight {
     pub(super) fn note(&mut self, stream: Stream, unit: UnitId, caller: Caller) {
         if self.list.len() == LENGTH
             && let Some((event, ..)) = self.list.pop_front()
-            && event != Event::LOST
         {
-            self.spare.push(event);
+            self.spare.extend(event);
         }
         let event = match self.spare.pop().map_or_else(|| event::create(false), Ok) {
             Ok(event) => event,
-            // The context is lost already, perhaps to this launch.
-            Err(error) if is_fault(error) => {
-                self.unmarked = Some(error);
-                return self.list.push_back((Event::LOST, unit, caller));
-            }
+            Err(error) if is_fault(error) => return self.list.push_back((Err(error), unit, caller)),
             Err(_) => return,
         };
         match event::record(event, stream) {
             // Where the context is lost already, the event says so too.
-            Ok(()) => self.list.push_back((event, unit, caller)),
-            Err(error) if is_fault(error) => self.list.push_back((event, unit, caller)),
+            Ok(()) => self.list.push_back((Ok(event), unit, caller)),
+            Err(error) if is_fault(error) => self.list.push_back((Ok(event), unit, caller)),
             Err(_) => self.spare.push(event),
         }
     }
 
     /// Forgets what has ended. The error and those that may be to blame, once, if the context was lost meanwhile.
     pub(super) fn settle(&mut self) -> Option<(CudaError, Vec<(UnitId, Caller)>)> {
-        if let Some(error) = self.unmarked {
-            return self.blame().map(|suspects| (error, suspects));
-        }
         while let Some(&(event, ..)) = self.list.front() {
-            match event::query(event) {
+            match event.and_then(event::query) {
                 Ok(true) => {
                     self.list.pop_front();
-                    self.spare.push(event);
+                    self.spare.extend(event);
                 }
                 Ok(false) => return None,
                 Err(error) if is_fault(error) => return self.blame().map(|suspects| (error, suspects)),
@@ -85,8 +76,8 @@ impl Flight {
 
     /// Gives all events back.
     pub(super) fn close(&mut self) {
-        let list = self.list.drain(..).map(|(event, ..)| event);
-        for event in list.chain(self.spare.drain(..)).filter(|&event| event != Event::LOST) {
+        let list = self.list.drain(..).filter_map(|(event, ..)| event.ok());
+        for event in list.chain(self.spare.drain(..)) {
             let _ = event::destroy(event);
         }
     }
