@@ -35,13 +35,18 @@ PREPARING = 40
 # Forwards at the beginning of a slice that do not count: the caches still hold the other process's.
 SETTLING = 3
 TRAFFIC = "native with traffic"
+VARIED = "flextensor, varied"
+OURS = ("flextensor", VARIED)
 # The pairs whose ratios are of interest, and the one that shows how much of it is chance.
 PAIRS = (
     ("flextensor", "native"),
     ("flextensor", TRAFFIC),
     (TRAFFIC, "native"),
     ("native again", "native"),
+    (VARIED, "flextensor"),
+    (VARIED, "native"),
     *(("flextensor", peer) for peer in peers.PEERS),
+    *((VARIED, peer) for peer in peers.PEERS),
     *((peer, "native") for peer in peers.PEERS),
 )
 # Bytes of one copy of the traffic, as streaming has them; and of the host memory that it goes round in.
@@ -55,6 +60,13 @@ def command_line() -> argparse.ArgumentParser:
     add("--program", default="llama", help="a program of this folder")
     add("--case", help="one of its cases; default: its last")
     add("--budget", default="1000GiB", help="FT_MAX_GPU_MEM; default: more than the model needs")
+    add(
+        "--option",
+        action="append",
+        default=[],
+        metavar="FT_KEY=VALUE",
+        help="one more process under the library, with these options as well: what they change",
+    )
     add("--traffic", type=float, default=0, metavar="GIB", help="GiB that one more native process copies")
     add("--peer", choices=peers.PEERS, help="one more process, with its weights placed by this library")
     add("--peer-bytes", type=int, metavar="N", help="GPU bytes for weights, for a peer that takes a budget")
@@ -64,6 +76,7 @@ def command_line() -> argparse.ArgumentParser:
         default="2,3",
         help="the processor cores that all processes share; none: wherever they like",
     )
+    add("--no-again", action="store_true", help="no second native process, where memory is short")
     add("--forwards", type=int, default=12, help="timed forwards of a slice")
     add("--seconds", type=float, default=20, help="for all slices together")
     add("--packages-in", type=Path, metavar="FOLDER", help="as run.py's")
@@ -84,11 +97,12 @@ class Player:
         if mode == options.peer:
             more = ["--peer", mode]
             more += [f"--peer-bytes={options.peer_bytes}"] if options.peer_bytes else []
+        given = dict(one.split("=", 1) for one in options.option) if mode == VARIED else {}
         self.process = subprocess.Popen(
             [python, str(HERE / "turns.py"), "--child", *own_options(options), *more],
             env=child.environment(
-                options.lib if mode == "flextensor" else None,
-                {"FT_MAX_GPU_MEM": options.budget},
+                options.lib if mode in OURS else None,
+                {"FT_MAX_GPU_MEM": options.budget} | given,
                 peers.variables(mode, sites),
                 compiled=options.packages_in is not None,
             ),
@@ -216,7 +230,9 @@ def modes(options: argparse.Namespace) -> list[str]:
     """Who takes turns."""
     more = [TRAFFIC] if options.traffic else []
     more += [options.peer] if options.peer else []
-    return ["native", "native again", *more, *(["flextensor"] if options.lib else [])]
+    more += ["flextensor"] if options.lib else []
+    more += [VARIED] if options.lib and options.option else []
+    return ["native", *([] if options.no_again else ["native again"]), *more]
 
 
 def python_for(options: argparse.Namespace) -> str:
@@ -267,6 +283,7 @@ def main(argv: list[str] | None = None) -> int:
             line |= {key: first[key] for key in ("case", "gpu", "torch")}
             equal = digests[line["mode"]] == digests[line["against"]]
             line |= {"program": options.program, "equal": equal, "cores": options.cores}
+            line |= {"options": options.option} if VARIED in (line["mode"], line["against"]) else {}
             line |= {"budget": options.budget, "traffic_gib": options.traffic, "commit": run.commit()}
             line |= (
                 {"peer_bytes": options.peer_bytes} if options.peer in (line["mode"], line["against"]) else {}

@@ -270,3 +270,15 @@ def test_a_speed_that_changes_between_slices_is_not_taken_for_a_difference():
     ours = [[ms * 1.01 for ms in one] for one in native]
     (found,) = turns.compare({"native": native, "flextensor": ours})
     assert found["ratio"] == 1.01 and found["quartiles"] == [1.01, 1.01] and found["slices"] == 10
+
+
+def test_who_takes_turns_is_what_was_asked_for():
+    import turns
+
+    def players(*arguments):
+        return turns.modes(turns.command_line().parse_args(arguments))
+
+    assert players() == ["native", "native again"]
+    assert players("--no-again", "--lib", "l.so") == ["native", "flextensor"]
+    varied = players("--lib", "l.so", "--option", "FT_LOAD_STRATEGY=GreedyStrategy", "--peer", "accelerate")
+    assert varied == ["native", "native again", "accelerate", "flextensor", turns.VARIED]
