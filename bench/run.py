@@ -97,13 +97,7 @@ class Bench:
     def place_packages(self, into: Path) -> None:
         """Gives all children a Python in memory with what they need; where that cannot be, the installed packages stay, and one line says so."""
         try:
-            found = packages.needed(packages.ROOTS)
-            python = packages.environment(into, found)
-            sites = dict(self.sites)
-            for name, site in self.sites.items():
-                wanted, wheels_here = wheels.requirements(site)
-                if more := packages.needed(wanted, beside=[*found, *wheels_here]):
-                    sites[name + wheels.NEEDS] = packages.folder(into, more)
+            python, sites, count = wheels.placed(into, self.sites)
         except packages.FAILURES as error:
             self.note(f"packages in {into}: {error}; those that are installed are used")
             return
@@ -117,7 +111,7 @@ class Bench:
             self.note(f"packages in {into}: {reason}; those that are installed are used")
             return
         self.warmed.add("native")
-        self.note(f"packages in {into}: {len(found)}")
+        self.note(f"packages in {into}: {count}")
 
     def with_python(self, command: list[str]) -> list[str]:
         """The command with the children's Python in the place of this one."""

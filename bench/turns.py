@@ -24,7 +24,6 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import child  # noqa: E402
-import packages  # noqa: E402
 import peers  # noqa: E402
 import program  # noqa: E402
 import run  # noqa: E402
@@ -92,14 +91,14 @@ def command_line() -> argparse.ArgumentParser:
 class Player:
     """One process: says when its model is made, then answers the request for its first forwards, and each one for a slice with its milliseconds."""
 
-    def __init__(self, python: str, options: argparse.Namespace, mode: str, sites: dict[str, Path]):
+    def __init__(self, python: str | Path, options: argparse.Namespace, mode: str, sites: dict[str, Path]):
         more = ["--traffic", str(options.traffic)] if mode == TRAFFIC else []
         if mode == options.peer:
             more = ["--peer", mode]
             more += [f"--peer-bytes={options.peer_bytes}"] if options.peer_bytes else []
         given = dict(one.split("=", 1) for one in options.option) if mode == VARIED else {}
         self.process = subprocess.Popen(
-            [python, str(HERE / "turns.py"), "--child", *own_options(options), *more],
+            [str(python), str(HERE / "turns.py"), "--child", *own_options(options), *more],
             env=child.environment(
                 options.lib if mode in OURS else None,
                 {"FT_MAX_GPU_MEM": options.budget} | given,
@@ -235,19 +234,15 @@ def modes(options: argparse.Namespace) -> list[str]:
     return ["native", *([] if options.no_again else ["native again"]), *more]
 
 
-def python_for(options: argparse.Namespace) -> str:
-    if options.packages_in is None:
-        return sys.executable
-    return str(packages.environment(options.packages_in, packages.needed(packages.ROOTS)))
-
-
 def take_turns(options: argparse.Namespace) -> tuple[dict, dict]:
     """The slices of every mode, and what each answered at first."""
-    python = python_for(options)
+    python: str | Path = sys.executable
     players: dict[str, Player] = {}
     unpacked = tempfile.TemporaryDirectory(prefix="flextensor-turns-")
     try:
         sites = wheels.unpack(options.wheels, Path(unpacked.name)) if options.wheels else {}
+        if options.packages_in is not None:
+            python, sites, _count = wheels.placed(options.packages_in, sites)
         # One by one, so that those that run are ended if another one does not start.
         for mode in modes(options):
             players[mode] = Player(python, options, mode, sites)

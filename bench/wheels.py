@@ -1,4 +1,4 @@
-"""Unpacks wheels into folders for PYTHONPATH, so that peers need no installation and meet nothing of ours.
+"""Unpacks wheels into folders for PYTHONPATH, so that peers need no installation and meet nothing of ours; and finds what they need among the installed packages.
 
 The Python library FlexTensor has the name of our own package: it gets a folder of its own, which only its own processes see.
 """
@@ -6,6 +6,8 @@ The Python library FlexTensor has the name of our own package: it gets a folder 
 import importlib.metadata
 import zipfile
 from pathlib import Path
+
+import packages
 
 # Folder of each wheel's distribution name; all others share the last.
 OWN_FOLDERS = {"flextensor": "flextensor_py"}
@@ -39,6 +41,21 @@ def requirements(site: Path) -> tuple[list[str], list[str]]:
     """What the wheels in an unpacked folder need, and what they are called."""
     found = list(importlib.metadata.distributions(path=[str(site)]))
     return [text for one in found for text in one.requires or ()], [one.metadata["Name"] for one in found]
+
+
+def placed(into: Path, sites: dict[str, Path]) -> tuple[Path, dict[str, Path], int]:
+    """A Python in memory with what programs need; the folders, with one more beside each whose wheels need what is installed; and how many packages that Python has.
+
+    Raises one of `packages.FAILURES`.
+    """
+    found = packages.needed(packages.ROOTS)
+    python = packages.environment(into, found)
+    folders = dict(sites)
+    for name, site in sites.items():
+        wanted, here = requirements(site)
+        if more := packages.needed(wanted, beside=[*found, *here]):
+            folders[name + NEEDS] = packages.folder(into, more)
+    return python, folders, len(found)
 
 
 def search_path(inherited: str, sites: dict[str, Path], *, python_flextensor: bool) -> str:
