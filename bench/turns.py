@@ -75,6 +75,11 @@ def command_line() -> argparse.ArgumentParser:
         default="2,3",
         help="the processor cores that all processes share; none: wherever they like",
     )
+    add(
+        "--traffic-behind",
+        action="store_true",
+        help="the traffic's copies are calls behind the forward's launches instead of a graph in front of them: for programs that compute for long, whose kernels would be chosen otherwise where a graph was captured",
+    )
     add("--no-again", action="store_true", help="no second native process, where memory is short")
     add("--forwards", type=int, default=12, help="timed forwards of a slice")
     add("--seconds", type=float, default=20, help="for all slices together")
@@ -93,6 +98,7 @@ class Player:
 
     def __init__(self, python: str | Path, options: argparse.Namespace, mode: str, sites: dict[str, Path]):
         more = ["--traffic", str(options.traffic)] if mode == TRAFFIC else []
+        more += ["--traffic-behind"] if mode == TRAFFIC and options.traffic_behind else []
         if mode == options.peer:
             more = ["--peer", mode]
             more += [f"--peer-bytes={options.peer_bytes}"] if options.peer_bytes else []
@@ -140,25 +146,38 @@ def own_options(options: argparse.Namespace) -> list[str]:
     return given + [f"--program-option={text}" for text in options.program_option]
 
 
-def beside_traffic(forward, gib: float):
-    """The forward, with so many GiB on their way to the GPU meanwhile, on a stream of their own."""
+def beside_traffic(forward, gib: float, behind: bool):
+    """The forward, with so many GiB on their way to the GPU meanwhile, on a stream of their own: in one call in front of it, or in many calls behind its launches."""
     import torch
 
     count = max(1, round(gib * (1 << 30) / COPY_BYTES))
     host = torch.empty(min(ROUND_BYTES, count * COPY_BYTES), dtype=torch.uint8, pin_memory=True)
     there = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
     parts = host.split(COPY_BYTES)
-    copies, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    with torch.cuda.graph(copies, stream=side):
+    side = torch.cuda.Stream()
+
+    def copy_all():
         for at in range(count):
             there.copy_(parts[at % len(parts)], non_blocking=True)
 
-    def both():
+    def with_calls():
+        output = forward()
+        with torch.cuda.stream(side):
+            copy_all()
+        return output
+
+    if behind:
+        return with_calls
+    copies = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(copies, stream=side):
+        copy_all()
+
+    def with_a_graph():
         with torch.cuda.stream(side):
             copies.replay()
         return forward()
 
-    return both
+    return with_a_graph
 
 
 def play_as_child(options: argparse.Namespace) -> None:
@@ -182,7 +201,7 @@ def play_as_child(options: argparse.Namespace) -> None:
             model, _passes = placed_by.place(model, settings, options.peer_bytes, measured.blocks)
         forward = measured.forward(model, settings, case)
         if options.traffic:
-            forward = beside_traffic(forward, options.traffic)
+            forward = beside_traffic(forward, options.traffic, options.traffic_behind)
         meter = program.Meter(options.device)
         gpu = torch.cuda.get_device_name() if options.device == "cuda" else None
         program.say("built", case=case, gpu=gpu, torch=torch.__version__)
