@@ -1,5 +1,6 @@
 //! How long a plan takes to make: 80 layers of 9 weights have to stay below 100 ms, 10,000 weights below 1 s; in the
-//! middle of what is asked for, and where planning takes longest (computing and copying take about as long).
+//! middle of what is asked for, and where planning takes longest: computing and copying take about as long, or weights
+//! are used twice and memory holds few of them.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use flextensor_core::plan::{PassProfile, PlanRequest, UnitInfo, UseInfo, plan};
@@ -49,9 +50,14 @@ fn planning(criterion: &mut Criterion) {
             criterion.bench_function(&format!("{name}{case}"), |bencher| bencher.iter(|| plan(&request)));
         }
     }
-    for percent in [20, 50, 80] {
-        let request = used_again(request(200, 10, percent, 0.01));
-        let name = format!("2,000 weights, a third of them used twice, {percent} %");
+    for (weights, layers, percent, ms_per_page) in [
+        ("2,000", 200, 20, 0.01),
+        ("2,000", 200, 50, 0.01),
+        ("2,000", 200, 80, 0.01),
+        ("10,000", 1000, 20, 0.02),
+    ] {
+        let request = used_again(request(layers, 10, percent, ms_per_page));
+        let name = format!("{weights} weights, a third of them used twice, {percent} %");
         criterion.bench_function(&name, |bencher| bencher.iter(|| plan(&request)));
     }
 }

@@ -82,16 +82,16 @@ pub(crate) fn conflicts(course: &Course, runs: &[Run], ring_pages: u64) -> Vec<(
     let mut found: Vec<(usize, usize)> = Vec::new();
     // Every page remembers the last group and unit that claimed it, so that no pair of units has to be
     // compared.
-    let mut claims = vec![(usize::MAX, usize::MAX); ring_pages as usize];
-    for (number, group) in course.groups().enumerate() {
+    let mut claims = vec![(u32::MAX, u32::MAX); ring_pages as usize];
+    for (number, group) in (0..).zip(course.groups()) {
         for &unit in &group.units {
             for piece in runs.get(unit).copied().unwrap_or_default().pieces(ring_pages) {
                 for claim in claims.get_mut(piece).unwrap_or_default() {
-                    let (group, first) = *claim;
+                    let (group, first) = (claim.0, claim.1 as usize);
                     if group == number && first != unit && found.iter().all(|(_, second)| *second != unit) {
                         found.push((first, unit));
                     }
-                    *claim = (number, unit);
+                    *claim = (number, unit as u32);
                 }
             }
         }
