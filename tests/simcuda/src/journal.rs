@@ -26,10 +26,12 @@ pub(crate) enum Detection {
     UnrecordedWait,
     /// A kernel's input changed between the start and the end of its run.
     ChangedWhileRead,
+    /// A stream was destroyed while a thread waits for it by its handle, which the driver leaves undefined.
+    DestroyedInUse,
 }
 
 impl Detection {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::UnmappedAccess,
         Self::ReadOnlyWrite,
         Self::UnmapInUse,
@@ -38,6 +40,7 @@ impl Detection {
         Self::Unordered,
         Self::UnrecordedWait,
         Self::ChangedWhileRead,
+        Self::DestroyedInUse,
     ];
 
     /// The key in the journal.
@@ -51,6 +54,7 @@ impl Detection {
             Self::Unordered => "unordered",
             Self::UnrecordedWait => "unrecorded_wait",
             Self::ChangedWhileRead => "changed_while_read",
+            Self::DestroyedInUse => "destroyed_in_use",
         }
     }
 }

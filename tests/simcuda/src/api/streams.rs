@@ -10,6 +10,7 @@ use crate::exec::{NullStream, capture, enqueue, stream_of};
 use crate::journal::{Detection, journal};
 use crate::pointer::{In, Out};
 use crate::status::{Done, Status};
+use std::sync::atomic::Ordering;
 
 exports! {
     Init cuStreamCreate(handle: Out<u64>, flags: u32) => create;
@@ -55,6 +56,10 @@ fn create_with_priority(handle: Out<u64>, flags: u32, priority: i32) -> Done {
 
 fn destroy(handle: u64) -> Done {
     let stream = STREAMS.remove(handle)?;
+    if stream.waited_for.load(Ordering::SeqCst) > 0 {
+        let message = format!("stream {handle:#x} is destroyed while a thread waits for it");
+        journal().detect(Detection::DestroyedInUse, &message);
+    }
     stream.close();
     Ok(())
 }
@@ -68,7 +73,9 @@ fn synchronize(null: NullStream, handle: u64) -> Done {
     let stream = stream_of(null, handle)?;
     capture::forbid_on(&stream)?;
     capture::check_implicit(&stream)?;
+    stream.waited_for.fetch_add(1, Ordering::SeqCst);
     stream.drain_all();
+    stream.waited_for.fetch_sub(1, Ordering::SeqCst);
     stream.usable()
 }
 

@@ -75,6 +75,8 @@ pub(crate) struct Stream {
     pub(crate) priority: i32,
     pub(crate) legacy: bool,
     pub(crate) id: u32,
+    /// Threads that wait for it by its name.
+    pub(crate) waited_for: AtomicU32,
     lane: Arc<Lane>,
     queue: Mutex<Queue>,
     work: Condvar,
@@ -104,8 +106,20 @@ impl Stream {
             closed: false,
         };
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (queue, work, progress) = (Mutex::new(queue), Condvar::new(), Condvar::new());
-        Arc::new(Self { handle, device, context, flags, priority, legacy, id, lane, queue, work, progress })
+        Arc::new(Self {
+            handle,
+            device,
+            context,
+            flags,
+            priority,
+            legacy,
+            id,
+            waited_for: AtomicU32::new(0),
+            lane,
+            queue: Mutex::new(queue),
+            work: Condvar::new(),
+            progress: Condvar::new(),
+        })
     }
 
     /// The legacy stream of a context, or a thread's own one.
