@@ -4,6 +4,7 @@ The parent survives whatever the child does: a crash, a hang or garbage on stdou
 What the lines mean is left to the callers (`bench/run.py`, `tests/gpu/run.py`).
 """
 
+import argparse
 import dataclasses
 import json
 import os
@@ -48,6 +49,14 @@ class Outcome:
     def stderr_tail(self, count: int = STDERR_LINES) -> list[str]:
         """The last `count` non-empty lines of stderr."""
         return [line for line in self.stderr.splitlines() if line.strip()][-count:]
+
+
+def settings(parser: argparse.ArgumentParser, given: list[str]) -> dict[str, str]:
+    """What `--option FT_KEY=VALUE` asks for, by key; exits with one line for anything else."""
+    for text in given:
+        if not text.startswith("FT_") or "=" not in text:
+            parser.error(f"--option {text}: allowed is FT_KEY=VALUE")
+    return dict(text.split("=", 1) for text in given)
 
 
 def environment(

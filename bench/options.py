@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import child
 import measure
 import peers
 
@@ -200,9 +201,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--lib {options.lib}: not a file; needed for the modes flextensor and off")
     if options.wheels is not None and not options.wheels.is_dir():
         parser.error(f"--wheels {options.wheels}: not a folder")
-    for text in options.option:
-        if not text.startswith("FT_") or "=" not in text:
-            parser.error(f"--option {text}: allowed is FT_KEY=VALUE")
+    options.settings = child.settings(parser, options.option)
     return options
 
 

@@ -216,7 +216,7 @@ class Bench:
             "flextensor": {"FT_MAX_GPU_MEM": str(mode.budget_bytes), "FT_REPORT": str(path)},
         }.get(mode.name, {})
         if streams:
-            settings.update(text.split("=", 1) for text in options.option)
+            settings.update(options.settings)
         with sampler.Sampler() as memory:
             outcome = child.run(
                 self.command(build, mode), limit_s=limit, env=self.environment(mode.name, settings)

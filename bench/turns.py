@@ -102,12 +102,12 @@ class Player:
         if mode == options.peer:
             more = ["--peer", mode]
             more += [f"--peer-bytes={options.peer_bytes}"] if options.peer_bytes else []
-        given = dict(one.split("=", 1) for one in options.option) if mode == VARIED else {}
+        varied = options.settings if mode == VARIED else {}
         self.process = subprocess.Popen(
-            [str(python), str(HERE / "turns.py"), "--child", *own_options(options), *more],
+            [python, str(HERE / "turns.py"), "--child", *own_options(options), *more],
             env=child.environment(
                 options.lib if mode in OURS else None,
-                {"FT_MAX_GPU_MEM": options.budget} | given,
+                {"FT_MAX_GPU_MEM": options.budget} | varied,
                 peers.variables(mode, sites),
                 compiled=options.packages_in is not None,
             ),
@@ -281,7 +281,9 @@ def take_turns(options: argparse.Namespace) -> tuple[dict, dict]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = command_line().parse_args(argv)
+    parser = command_line()
+    options = parser.parse_args(argv)
+    options.settings = child.settings(parser, options.option)
     if options.child:
         play_as_child(options)
         return 0

@@ -108,6 +108,11 @@ impl LinkCurve {
         if copy_bytes == 0 { 0.0 } else { copy_bytes as f64 / self.bytes_per_ms(copy_bytes) }
     }
 
+    /// Times of one copy of 0 to so many pages of this many bytes, in milliseconds, by its number of pages.
+    pub(crate) fn copies_ms(&self, most_pages: u64, page_bytes: u64) -> Vec<f64> {
+        (0..=most_pages).map(|pages| self.copy_ms(pages * page_bytes)).collect()
+    }
+
     /// The best throughput of any size, in bytes per millisecond: what the bound is computed with.
     #[must_use]
     pub fn peak_bytes_per_ms(&self) -> f64 {

@@ -327,10 +327,7 @@ def checked(parser: argparse.ArgumentParser, options: argparse.Namespace) -> arg
         parser.error(f"--lib {options.lib}: not a file")
     if options.jobs < 1:
         parser.error(f"--jobs {options.jobs}: allowed is 1 or more")
-    for text in options.option:
-        if not text.startswith("FT_") or "=" not in text:
-            parser.error(f"--option {text}: allowed is FT_KEY=VALUE")
-    options.settings = dict(text.split("=", 1) for text in options.option)
+    options.settings = child.settings(parser, options.option)
     return options
 
 

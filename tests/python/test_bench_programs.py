@@ -282,3 +282,12 @@ def test_who_takes_turns_is_what_was_asked_for():
     assert players("--no-again", "--lib", "l.so") == ["native", "flextensor"]
     varied = players("--lib", "l.so", "--option", "FT_LOAD_STRATEGY=GreedyStrategy", "--peer", "accelerate")
     assert varied == ["native", "native again", "accelerate", "flextensor", turns.VARIED]
+
+
+def test_an_option_that_is_none_ends_turns_with_one_line(capsys):
+    import turns
+
+    with pytest.raises(SystemExit) as end:
+        turns.main(["--option", "MAX_GPU_MEM=1GiB"])
+    assert end.value.code == 2
+    assert "--option MAX_GPU_MEM=1GiB: allowed is FT_KEY=VALUE" in capsys.readouterr().err

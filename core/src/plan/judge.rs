@@ -101,12 +101,11 @@ impl Search<'_> {
     pub(super) fn cost_of_copies(&self, ring: u64) -> impl Fn(u64) -> f64 + use<> {
         let chunk_pages = self.chunks(ring).into_iter().max().unwrap_or(1);
         let page_ms = self.request.page_bytes as f64 / self.request.link.peak_bytes_per_ms();
-        let copy_ms = |pages: u64| self.request.link.copy_ms(pages * self.request.page_bytes);
-        let whole_ms = copy_ms(chunk_pages);
-        let rest_ms: Vec<f64> = (0..chunk_pages).map(copy_ms).collect();
+        let copies_ms = self.request.link.copies_ms(chunk_pages, self.request.page_bytes);
         move |pages: u64| {
-            let rest = rest_ms.get((pages % chunk_pages) as usize).copied().unwrap_or(0.0);
-            ((pages / chunk_pages) as f64 * whole_ms + rest) / (pages as f64 * page_ms)
+            let copy_ms = |pages: u64| copies_ms.get(pages as usize).copied().unwrap_or(0.0);
+            let whole_ms = (pages / chunk_pages) as f64 * copy_ms(chunk_pages);
+            (whole_ms + copy_ms(pages % chunk_pages)) / (pages as f64 * page_ms)
         }
     }
 

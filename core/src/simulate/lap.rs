@@ -138,14 +138,13 @@ impl Scenario {
         let mut copies = Copies { chunks: Vec::new(), counts: Vec::with_capacity(self.uses.len()) };
         // No part is longer than either.
         let longest = track.chunk_pages.min(track.ring_pages);
-        let copy_ms: Vec<f64> =
-            (0..=longest).map(|pages| track.link.copy_ms(pages * track.page_bytes)).collect();
+        let copies_ms = track.link.copies_ms(longest, track.page_bytes);
         for (index, used) in self.uses.iter().enumerate() {
             let (run, now) = (run_of(used.unit), self.uses.len() + index);
             let before = copies.chunks.len();
             if !ring.holds(used.unit, run) {
                 for part in run.parts(track.chunk_pages, track.ring_pages) {
-                    let ms = copy_ms.get(part.pages as usize).copied().unwrap_or_default();
+                    let ms = copies_ms.get(part.pages as usize).copied().unwrap_or_default();
                     let gate = ring.last_use(part).map(|last| self.release_of(last).min(now - 1));
                     copies.chunks.push(Chunk { pages: part.pages, ms, gate });
                 }
