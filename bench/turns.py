@@ -34,18 +34,14 @@ PREPARING = 40
 # Forwards at the beginning of a slice that do not count: the caches still hold the other process's.
 SETTLING = 3
 TRAFFIC = "native with traffic"
-VARIED = "flextensor, varied"
-OURS = ("flextensor", VARIED)
+OURS = "flextensor"
 # The pairs whose ratios are of interest, and the one that shows how much of it is chance.
 PAIRS = (
     ("flextensor", "native"),
     ("flextensor", TRAFFIC),
     (TRAFFIC, "native"),
     ("native again", "native"),
-    (VARIED, "flextensor"),
-    (VARIED, "native"),
     *(("flextensor", peer) for peer in peers.PEERS),
-    *((VARIED, peer) for peer in peers.PEERS),
     *((peer, "native") for peer in peers.PEERS),
 )
 # Bytes of one copy of the traffic, as streaming has them; and of the host memory that it goes round in.
@@ -63,8 +59,8 @@ def command_line() -> argparse.ArgumentParser:
         "--option",
         action="append",
         default=[],
-        metavar="FT_KEY=VALUE",
-        help="one more process under the library, with these options as well: what they change",
+        metavar="FT_KEY=VALUE ...",
+        help="one more process under the library, with these options as well, or as LIB=FILE with another build of it: what they change; may be given several times",
     )
     add("--traffic", type=float, default=0, metavar="GIB", help="GiB that one more native process copies")
     add("--peer", choices=peers.PEERS, help="one more process, with its weights placed by this library")
@@ -102,11 +98,12 @@ class Player:
         if mode == options.peer:
             more = ["--peer", mode]
             more += [f"--peer-bytes={options.peer_bytes}"] if options.peer_bytes else []
-        varied = options.settings if mode == VARIED else {}
+        varied = dict(options.varied.get(mode, {}))
+        lib = varied.pop("LIB", options.lib) if mode == OURS or mode in options.varied else None
         self.process = subprocess.Popen(
             [python, str(HERE / "turns.py"), "--child", *own_options(options), *more],
             env=child.environment(
-                options.lib if mode in OURS else None,
+                lib,
                 {"FT_MAX_GPU_MEM": options.budget} | varied,
                 peers.variables(mode, sites),
                 compiled=options.packages_in is not None,
@@ -136,6 +133,18 @@ class Player:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def varied_mode(text: str) -> str:
+    """What a process with the options of one `--option` is called."""
+    return f"{OURS}, {text}"
+
+
+def varied(parser: argparse.ArgumentParser, text: str) -> dict[str, str]:
+    """What one `--option` asks for, by key."""
+    others = [part for part in text.split() if not part.startswith("LIB=")]
+    libraries = dict(part.split("=", 1) for part in text.split() if part not in others)
+    return child.settings(parser, others) | libraries
 
 
 def own_options(options: argparse.Namespace) -> list[str]:
@@ -218,7 +227,9 @@ def compare(slices: dict[str, list[list[float]]]) -> list[dict]:
     """For each pair: the median of the ratios of neighbouring slices, their quartiles, the medians of both, and what one forward in ten of both was faster than."""
     middle = {mode: [statistics.median(ms) for ms in found] for mode, found in slices.items()}
     found = []
-    for mode, against in PAIRS:
+    varied = [mode for mode in slices if mode.startswith(varied_mode(""))]
+    others = [OURS, "native", TRAFFIC, *peers.PEERS]
+    for mode, against in (*PAIRS, *((mode, other) for mode in varied for other in others)):
         if not middle.get(mode) or not middle.get(against):
             continue
         ratios = sorted(ours / theirs for ours, theirs in zip(middle[mode], middle[against], strict=False))
@@ -249,7 +260,7 @@ def modes(options: argparse.Namespace) -> list[str]:
     more = [TRAFFIC] if options.traffic else []
     more += [options.peer] if options.peer else []
     more += ["flextensor"] if options.lib else []
-    more += [VARIED] if options.lib and options.option else []
+    more += [varied_mode(text) for text in options.option] if options.lib else []
     return ["native", *([] if options.no_again else ["native again"]), *more]
 
 
@@ -283,7 +294,7 @@ def take_turns(options: argparse.Namespace) -> tuple[dict, dict]:
 def main(argv: list[str] | None = None) -> int:
     parser = command_line()
     options = parser.parse_args(argv)
-    options.settings = child.settings(parser, options.option)
+    options.varied = {varied_mode(text): varied(parser, text) for text in options.option}
     if options.child:
         play_as_child(options)
         return 0
@@ -299,7 +310,6 @@ def main(argv: list[str] | None = None) -> int:
             line |= {key: first[key] for key in ("case", "gpu", "torch")}
             equal = digests[line["mode"]] == digests[line["against"]]
             line |= {"program": options.program, "equal": equal, "cores": options.cores}
-            line |= {"options": options.option} if VARIED in (line["mode"], line["against"]) else {}
             line |= {"budget": options.budget, "traffic_gib": options.traffic, "commit": run.commit()}
             line |= (
                 {"peer_bytes": options.peer_bytes} if options.peer in (line["mode"], line["against"]) else {}

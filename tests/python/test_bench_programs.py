@@ -280,8 +280,24 @@ def test_who_takes_turns_is_what_was_asked_for():
 
     assert players() == ["native", "native again"]
     assert players("--no-again", "--lib", "l.so") == ["native", "flextensor"]
-    varied = players("--lib", "l.so", "--option", "FT_LOAD_STRATEGY=GreedyStrategy", "--peer", "accelerate")
-    assert varied == ["native", "native again", "accelerate", "flextensor", turns.VARIED]
+    options = ["FT_LOAD_STRATEGY=GreedyStrategy", "LIB=other.so FT_RING_BYTES=1GiB"]
+    given = [part for text in options for part in ("--option", text)]
+    varied = players("--lib", "l.so", *given, "--peer", "accelerate")
+    modes = [f"flextensor, {text}" for text in options]
+    assert varied == ["native", "native again", "accelerate", "flextensor", *modes]
+
+
+def test_each_varied_process_has_its_own_options_and_is_compared_with_all_others():
+    import turns
+
+    parser = turns.command_line()
+    assert turns.varied(parser, "LIB=other.so FT_RING_BYTES=1GiB") == {
+        "LIB": "other.so",
+        "FT_RING_BYTES": "1GiB",
+    }
+    slices = {mode: [[1.0]] for mode in ("native", "flextensor", "flextensor, FT_A=1", "flextensor, FT_A=2")}
+    pairs = {(found["mode"], found["against"]) for found in turns.compare(slices)}
+    assert {("flextensor, FT_A=1", "flextensor"), ("flextensor, FT_A=2", "native")} <= pairs
 
 
 def test_an_option_that_is_none_ends_turns_with_one_line(capsys):
