@@ -130,6 +130,12 @@ impl Pager {
         self.pages.len() as u32
     }
 
+    /// Pages that a copy carries at most.
+    #[must_use]
+    pub fn chunk_pages(&self) -> u32 {
+        self.chunk_pages
+    }
+
     /// Events that the pool ever handed out: the caller needs that many driver events.
     #[must_use]
     pub fn events(&self) -> u32 {

@@ -303,6 +303,7 @@ impl Plan {
     }
 }
 
+mod amend;
 mod assemble;
 mod fill;
 mod idle;
@@ -335,6 +336,15 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, CoreError> {
 /// As [`plan`].
 pub fn plan_increment(existing: &Plan, request: &PlanRequest) -> Result<Plan, CoreError> {
     increment::plan(existing, request)
+}
+
+/// The plan `standing`, which is in force, for a request that asks for more or less memory: few units stream more, or less, or nothing. The ring stays, and so do the ring pages of all
+/// other units, so that little has to be mapped anew; a plan from scratch may be faster. None where nothing would change so, or where nothing has to be streamed any more.
+///
+/// # Errors
+/// As [`plan`].
+pub fn amended(standing: &Plan, request: &PlanRequest) -> Result<Option<Plan>, CoreError> {
+    amend::plan(standing, request)
 }
 
 /// For every shape (in the order of [`Plan::forecasts`]): milliseconds below which no plan can stay, because

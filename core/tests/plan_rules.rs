@@ -7,58 +7,21 @@ use std::collections::BTreeSet;
 
 use flextensor_core::CoreError;
 use flextensor_core::link::LinkCurve;
-use flextensor_core::plan::{Plan, PlanNote, PlanRequest, StayReason, limits_ms, plan, plan_increment};
+use flextensor_core::plan::{Plan, PlanNote, PlanRequest, limits_ms, plan, plan_increment};
 use flextensor_core::simulate::simulate;
 use flextensor_core::units::{ModelId, UnitId};
-use models::{PAGE, chain, pass, unit};
+use models::random::{requests, with_budget};
+use models::rules::hold;
+use models::{PAGE, chain};
 use proptest::prelude::*;
 
-/// Panics when the plan breaks a rule that holds for every plan; `shared_ring` = its ring belongs to another
+/// Panics when the plan breaks a rule that holds for every plan from scratch; `shared_ring` = its ring belongs to another
 /// plan.
 fn check(request: &PlanRequest, plan: &Plan, shared_ring: bool) {
-    let streamed: u64 = plan.placements.iter().map(|p| p.streamed_pages).sum();
-    let total = request.total_bytes();
-    assert_eq!(plan.placements.len(), request.units.len());
-    assert_eq!(request.fixed_bytes + plan.resident_bytes + streamed * PAGE, total);
-    assert_eq!(plan.peak_bytes, request.fixed_bytes + plan.resident_bytes + plan.ring_bytes);
-    assert!(plan.peak_bytes <= total, "streaming must not cost memory");
-    if let Some(budget) = request.budget {
-        assert_eq!(plan.budget_missed().is_none(), plan.peak_bytes <= budget);
-    } else {
-        assert_eq!(streamed, 0);
-    }
-    if !shared_ring {
-        assert_eq!(plan.ring_bytes, plan.ring_pages * PAGE);
-    }
-    for (unit, placement) in request.units.iter().zip(&plan.placements) {
-        let pages = placement.streamed_pages;
-        assert_eq!(placement.unit, unit.id);
-        assert!(pages <= unit.pages && (pages == 0 || unit.stay.is_none()));
-        assert!(unit.splittable || pages == 0 || pages == unit.pages);
-        assert_eq!(plan.run(unit.id).map_or(0, |run| run.pages), pages);
-    }
-    for run in &plan.layout {
-        assert!(run.pages <= plan.ring_pages && run.start < plan.ring_pages);
-    }
-    for pass in &request.passes {
-        for group in pass.uses.chunk_by(|a, b| a.owner == b.owner) {
-            let mut holder = vec![None; plan.ring_pages as usize];
-            for run in group.iter().filter_map(|used| plan.run(used.unit)) {
-                for page in run.start..run.start + run.pages {
-                    let holder = &mut holder[(page % plan.ring_pages) as usize];
-                    assert!(
-                        holder.is_none_or(|unit| unit == run.unit),
-                        "{holder:?} and {run:?} are held together"
-                    );
-                    *holder = Some(run.unit);
-                }
-            }
-        }
-    }
-    let used: BTreeSet<UnitId> =
-        request.passes.iter().flat_map(|pass| &pass.uses).map(|used| used.unit).collect();
-    assert!(plan.orders.iter().flat_map(|(_, order)| order).all(|unit| used.contains(unit)));
+    hold(request, plan, shared_ring);
     if plan.streamed_bytes > 0 {
+        let used: BTreeSet<UnitId> =
+            request.passes.iter().flat_map(|pass| &pass.uses).map(|used| used.unit).collect();
         // Idle units go first, each as far as the ring is long.
         for unit in request.units.iter().filter(|unit| unit.stay.is_none() && !used.contains(&unit.id)) {
             let part = if unit.splittable { plan.ring_pages } else { 0 };
@@ -66,76 +29,12 @@ fn check(request: &PlanRequest, plan: &Plan, shared_ring: bool) {
             assert_eq!(plan.streamed_pages(unit.id), most, "{unit:?} is idle");
         }
     }
-    assert!(plan.predicted_ms.is_finite() && plan.predicted_ms >= 0.0);
-    if plan.budget_missed().is_none() && !shared_ring {
-        assert!(plan.predicted_ms >= plan.bound_ms * (1.0 - 1e-9), "faster than the bound: {plan:?}");
-    }
 }
 
 fn planned(request: &PlanRequest) -> Plan {
     let plan = plan(request).unwrap();
     check(request, &plan, false);
     plan
-}
-
-/// A random model: units, some indivisible, some that stay, some idle; uses with repeated units and owners of
-/// several uses.
-fn requests() -> impl Strategy<Value = PlanRequest> {
-    let shape = (
-        1..60u64,
-        prop::bool::weighted(0.7),
-        prop::bool::weighted(0.1),
-        prop::sample::select(vec![false, false, true]),
-    );
-    let with_idle = prop::collection::vec(shape.clone(), 1..24);
-    let all_used =
-        prop::collection::vec(shape.prop_map(|(pages, split, stays, _)| (pages, split, stays, false)), 1..24);
-    let units = prop_oneof![with_idle, all_used];
-    let repeats = prop::collection::vec((any::<prop::sample::Index>(), 0..40u32), 0..4);
-    let owners = prop::collection::vec(1..4u32, 24);
-    let times = prop::collection::vec(0.0..2.0f64, 28);
-    (units, repeats, owners, times, 0..50u64, 1.0..60.0f64, 1..20u64).prop_map(
-        |(shapes, repeats, owners, times, fixed, link, chunk)| {
-            let mut units = Vec::new();
-            let mut uses: Vec<(u32, f64, u32)> = Vec::new();
-            let mut owner_sizes = owners.iter().copied();
-            let (mut owner, mut left) = (0, 0);
-            for ((id, (pages, splittable, stays, idle)), ms) in (0..).zip(shapes).zip(&times) {
-                let mut unit = unit(id, pages, splittable);
-                unit.stay = stays.then_some(StayReason::Excluded);
-                units.push(unit);
-                if idle {
-                    continue;
-                }
-                if left == 0 {
-                    owner += 1;
-                    left = owner_sizes.next().unwrap_or(1);
-                }
-                left -= 1;
-                uses.push((id, *ms, owner));
-            }
-            for ((at, owner), ms) in repeats.into_iter().zip(&times[24..]) {
-                if uses.is_empty() {
-                    break;
-                }
-                let again = uses[at.index(uses.len())].0;
-                let to = (owner as usize * 7) % (uses.len() + 1);
-                uses.insert(to, (again, *ms, owner));
-            }
-            PlanRequest {
-                fixed_bytes: fixed * PAGE,
-                units,
-                passes: vec![pass(1, &uses, times[0])],
-                link: LinkCurve::flat(link),
-                chunk_pages: chunk,
-                ..PlanRequest::default()
-            }
-        },
-    )
-}
-
-fn with_budget(request: &PlanRequest, part: f64) -> PlanRequest {
-    PlanRequest { budget: Some((request.total_bytes() as f64 * part) as u64), ..request.clone() }
 }
 
 proptest! {

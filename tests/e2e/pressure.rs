@@ -120,13 +120,31 @@ fn shortages_that_come_again_and_again_leave_nothing_behind() {
     assert_eq!(said(&outcome, "weights_gpu_bytes"), MODEL, "{}", outcome.describe());
 }
 
-/// Each call that moving weights makes fails once, or from then on: the program sees out-of-memory and everything is as it was, or it succeeded.
+/// Each of these calls, of which there are so many behind a mark, fails once, or from then on: the program sees out-of-memory and everything is as it was, or it succeeded. Returns how
+/// many moments were tried, and how often weights stayed where they were.
+fn no_refused_call_costs_a_byte(run: impl Fn() -> Run, mark: &str, calls: &[(&str, u64)]) -> (usize, usize) {
+    let (mut tried, mut refused) = (0, 0);
+    for &(call, last) in calls {
+        let mut moments = vec![1, last.div_ceil(2), last];
+        moments.retain(|&moment| (1..=last).contains(&moment));
+        moments.dedup();
+        tried += moments.len();
+        for moment in moments {
+            for more in ["", "+"] {
+                let fault = format!("{call}@{mark}.{moment}{more}=999");
+                let run = run().sim("FAULTS", &fault).sim("STRICT", "0");
+                let outcome = run.limit(Duration::from_secs(60)).start();
+                survives(&outcome, &fault);
+                refused += usize::from(outcome.status.success() && said(&outcome, "grew") == 0);
+            }
+        }
+    }
+    (tried, refused)
+}
+
 #[test]
 fn no_refused_call_while_weights_make_room_is_a_wrong_byte_a_crash_or_a_hang() {
-    let whole = made_room(short("a cache that grows once"));
-    assert_eq!(said(&whole, "grew"), 1, "{}", whole.describe());
-    let (mut refused, mut calls) = (0, 0);
-    for call in [
+    let calls = [
         "cuMemGetInfo_v2",
         "cuCtxSynchronize",
         "cuStreamCreateWithPriority",
@@ -139,25 +157,42 @@ fn no_refused_call_while_weights_make_room_is_a_wrong_byte_a_crash_or_a_hang() {
         "cuMemRelease",
         "cuMemAddressReserve",
         "cuMemCreate",
-    ] {
-        let last = said(&whole, call);
-        let mut moments = vec![1, last.div_ceil(2), last];
-        moments.retain(|&moment| (1..=last).contains(&moment));
-        moments.dedup();
-        calls += moments.len();
-        for moment in moments {
-            for more in ["", "+"] {
-                let fault = format!("{call}@grow.{moment}{more}=999");
-                let run = short("a cache that grows once").sim("FAULTS", &fault).sim("STRICT", "0");
-                let outcome = run.limit(Duration::from_secs(60)).start();
-                survives(&outcome, &fault);
-                refused += u32::from(outcome.status.success() && said(&outcome, "grew") == 0);
-            }
-        }
-    }
-    assert!(calls > 12, "{calls} moments: {}", whole.describe());
-    println!("{refused} of {calls} moments, each once and for good, kept weights where they were");
+    ];
+    let whole = made_room(short("a cache that grows once"));
+    assert_eq!(said(&whole, "grew"), 1, "{}", whole.describe());
+    let calls = calls.map(|call| (call, said(&whole, call)));
+    let (tried, refused) = no_refused_call_costs_a_byte(|| short("a cache that grows once"), "grow", &calls);
+    assert!(tried > 12, "{tried} moments: {}", whole.describe());
+    println!("{refused} of {tried} moments, each once and for good, kept weights where they were");
     assert!(refused > 0, "none of the refused calls kept weights where they were");
+}
+
+/// Weights of 256 MiB, some 60 pages of which stream when a block of 6 comes.
+fn beside_many() -> Run {
+    on_a_gpu_of(230 << 20, "a cache that grows beside many weights")
+}
+
+/// The block, from the third on, for which fewest pages were mapped, and how many.
+fn cheapest_block(outcome: &Outcome) -> (u64, u64) {
+    let mapped = |block: u64| (said(outcome, &format!("mapped for block {block}")), block);
+    let (mapped, block) = (3..=8).map(mapped).min().unwrap_or_default();
+    (block, mapped)
+}
+
+#[test]
+fn little_memory_is_given_without_mapping_all_that_streams_anew() {
+    let outcome = made_room(beside_many());
+    let (_, mapped) = cheapest_block(&outcome);
+    // Those of the block, as many of the ring for what streams now, and the fronts of these weights in their views.
+    assert!(mapped <= 4 * 6, "{mapped} pages: {}", outcome.describe());
+}
+
+#[test]
+fn no_refused_call_while_a_few_of_many_weights_make_room_is_a_wrong_byte_a_crash_or_a_hang() {
+    let (block, mapped) = cheapest_block(&made_room(beside_many()));
+    let calls = [("cuMemUnmap", 2), ("cuMemMap", mapped), ("cuMemSetAccess", 2)];
+    let (tried, _) = no_refused_call_costs_a_byte(beside_many, &format!("grow {block}"), &calls);
+    assert!(tried > calls.len(), "{tried} moments");
 }
 
 /// Blocks of all sizes come and go by chance, under three threads that run forwards. `FT_STEPS` makes it longer.

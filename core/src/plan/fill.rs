@@ -232,18 +232,14 @@ impl Stock {
     /// Takes at most `excess` pages away again: first by stepping units down to `below`, then page by page,
     /// then by whole indivisible units; evenly over the pass.
     fn lower(&self, streamed: &mut [u64], below: &[u64], mut excess: u64) {
-        let steps = self.order.iter().map(|&unit| {
-            let pair = (streamed.get(unit), below.get(unit));
-            if let (Some(high), Some(low)) = pair { high.saturating_sub(*low) } else { 0 }
-        });
+        let steps = streamed.iter().zip(below).map(|(high, low)| high.saturating_sub(*low));
         let steps: Vec<u64> = steps.collect();
-        excess -= self.take_evenly(streamed, &steps, excess);
+        excess -= take_evenly(streamed, &self.order, &steps, excess);
         while excess > 0 {
-            let steps = self.order.iter().map(|&unit| {
-                u64::from(self.unit(unit).splittable && streamed.get(unit).is_some_and(|pages| *pages > 0))
-            });
-            let steps: Vec<u64> = steps.collect();
-            let taken = self.take_evenly(streamed, &steps, excess);
+            let steps = self.units.iter().zip(&*streamed);
+            let steps: Vec<u64> =
+                steps.map(|(unit, &pages)| u64::from(unit.splittable && pages > 0)).collect();
+            let taken = take_evenly(streamed, &self.order, &steps, excess);
             if taken == 0 {
                 break;
             }
@@ -264,32 +260,33 @@ impl Stock {
         }
     }
 
-    /// Steps units down by `steps` (in order of use), as many as `most` pages allow and as evenly along the
-    /// pass as possible; returns the pages taken.
-    fn take_evenly(&self, streamed: &mut [u64], steps: &[u64], most: u64) -> u64 {
-        let all: u64 = steps.iter().sum();
-        if all == 0 {
-            return 0;
-        }
-        let part = (most as f64 / all as f64).min(1.0);
-        let mut due = 0.0;
-        let mut left = most;
-        for (&unit, &step) in self.order.iter().zip(steps) {
-            due += part * step as f64;
-            if step > 0 && step <= left && due >= step as f64 / 2.0 {
-                if let Some(slot) = streamed.get_mut(unit) {
-                    *slot -= step;
-                    left -= step;
-                }
-                due -= step as f64;
-            }
-        }
-        most - left
-    }
-
     fn unit(&self, at: usize) -> StockUnit {
         self.units.get(at).copied().unwrap_or_default()
     }
+}
+
+/// Steps units down by `steps`, as many as `most` pages allow and as evenly as possible along `order`, in which each is once; returns the pages taken.
+pub(super) fn take_evenly(streamed: &mut [u64], order: &[usize], steps: &[u64], most: u64) -> u64 {
+    let step_of = |unit: usize| steps.get(unit).copied().unwrap_or(0);
+    let all: u64 = order.iter().map(|&unit| step_of(unit)).sum();
+    if all == 0 {
+        return 0;
+    }
+    let part = (most as f64 / all as f64).min(1.0);
+    let mut due = 0.0;
+    let mut left = most;
+    for &unit in order {
+        let step = step_of(unit);
+        due += part * step as f64;
+        if step > 0 && step <= left && due >= step as f64 / 2.0 {
+            if let Some(slot) = streamed.get_mut(unit) {
+                *slot -= step;
+                left -= step;
+            }
+            due -= step as f64;
+        }
+    }
+    most - left
 }
 
 impl StockUnit {

@@ -54,7 +54,7 @@ impl Search<'_> {
     }
 
     /// The choice with copies of at most this many pages.
-    fn timed(&self, choice: &Choice, chunk_pages: u64) -> Choice {
+    pub(super) fn timed(&self, choice: &Choice, chunk_pages: u64) -> Choice {
         let track = self.track(choice.ring_pages, chunk_pages);
         let simulations = self.course.run(&track, &choice.runs, false);
         let cycles = simulations.iter().map(|simulation| Cycle {

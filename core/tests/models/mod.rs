@@ -1,6 +1,9 @@
 //! Models to plan for: the measured Llama, and requests made of a few numbers.
 #![allow(dead_code, reason = "every test program uses its own part of this module")]
 
+pub(crate) mod random;
+pub(crate) mod rules;
+
 use flextensor_core::link::LinkCurve;
 use flextensor_core::plan::{PassProfile, PlanRequest, UnitInfo, UseInfo};
 use flextensor_core::units::{ModelId, UnitId};

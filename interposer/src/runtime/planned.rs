@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use flextensor_config::choices::MemoryMode;
-use flextensor_core::plan::{Objective, Plan, PlanRequest, plan};
+use flextensor_core::plan::{self, Objective, Plan, PlanRequest, plan};
 use flextensor_core::strategy::{self, StrategyError};
 
 use super::chosen;
@@ -39,6 +39,15 @@ pub(super) fn planned(request: &PlanRequest) -> Result<Plan, String> {
         }
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// The plan in force, changed as little as the request's budget asks for; none where there is no such plan, or where another one than our planner's was asked for.
+pub(super) fn amended(standing: &Plan, request: &PlanRequest) -> Option<Plan> {
+    let chosen = super::config().load_strategy.is_some() || chosen::strategy_for(request).is_some();
+    if chosen || request.objective != Objective::LeastTime {
+        return None;
+    }
+    plan::amended(standing, request).ok().flatten().filter(|amended| amended.budget_missed().is_none())
 }
 
 /// Each reason once: programs that choose anew and again would be told the same for every plan.

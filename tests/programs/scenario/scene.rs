@@ -104,9 +104,14 @@ impl Scene {
 
     /// Passes until INFERENCE; a dozen at most.
     pub(crate) fn learn(&mut self) -> Done {
+        self.learn_by(Self::pass)
+    }
+
+    /// The same with passes of this kind.
+    pub(crate) fn learn_by(&mut self, pass: impl Fn(&Self) -> Done) -> Done {
         let mut passes = 0;
         for _ in 0..12 {
-            self.pass()?;
+            pass(self)?;
             passes += 1;
             if self.phase() == 3 || self.phase() < 0 {
                 break;

@@ -1,14 +1,16 @@
 //! Weights that make room at once, for an allocation that has none: the plan for less memory is made, prepared and put in force by the thread that allocates.
 //! Who asks for that, and when, is `pressure`'s matter.
 
+use flextensor_core::plan::Plan;
+
 use super::super::arena::PAGE;
 use super::super::world::world;
-use super::super::{early, passes, planned, switch};
+use super::super::{early, passes, switch};
 use super::in_force::{self, Carried};
 use super::placing::Thinking;
 use super::prepared;
 use super::standing::{Aim, asked};
-use super::target::targets;
+use super::ways::ways;
 use super::worth::Why;
 
 /// Weights go to the ring until `wanted` bytes of GPU memory have become free, or at least `least`; returns how many have. One switch-over at a time is the
@@ -45,16 +47,16 @@ fn give(device: i32, bytes: u64, least: u64) -> Result<u64, String> {
     let leave = passes::read_through_pointers(&world());
     let asked =
         asked(device, Aim::Less { bytes, leave: &leave }).ok_or("no weight that may move is placed yet")?;
-    let made = planned::planned(&asked.request)?;
-    let freed = asked.peak().saturating_sub(made.peak_bytes);
-    if freed < least {
+    let ways = ways(&asked)?;
+    let freed = |made: &Plan| asked.peak().saturating_sub(made.peak_bytes);
+    let most = ways.iter().map(|(made, _)| freed(made)).max().unwrap_or(0);
+    let Some((made, targets)) = ways.into_iter().find(|(made, _)| freed(made) >= least) else {
         return Err(format!(
             "weights that may move can free {} MiB of {}",
-            freed >> 20,
+            most >> 20,
             bytes.div_ceil(1 << 20)
         ));
-    }
-    let targets = targets(&asked, &made);
+    };
     if targets.is_empty() {
         return Err("no weight would move".to_owned());
     }

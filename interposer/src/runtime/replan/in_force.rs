@@ -101,7 +101,7 @@ pub(super) fn carry_out(mut prepared: Prepared) -> Carried {
 }
 
 fn announce(done: InForce) {
-    let remapped: u64 = done.prepared.targets.iter().map(Target::tail_pages).sum();
+    let remapped: u64 = done.prepared.targets.iter().map(Target::remapped).sum();
     let (Prepared { device, plan, request, why, .. }, closed_ms) = (&done.prepared, done.closed_ms);
     let because = match why {
         Why::Model => "another model came",

@@ -3,12 +3,11 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-use super::super::planned::planned;
 use super::super::{passes, pressure};
 use super::in_force;
 use super::prepared::{self, discard_stale, make_ready};
 use super::standing::{Aim, asked};
-use super::target::targets;
+use super::ways::ways;
 use super::worth::{Why, is_worth_it};
 use crate::ffi::context::Context;
 use crate::log;
@@ -74,17 +73,17 @@ pub(super) fn think(device: i32, why: Why) -> bool {
 /// Makes the plan and all that can be made while the program runs.
 fn prepare(device: i32, why: Why) {
     let Some(asked) = asked(device, Aim::Limit) else { return };
-    let made = match planned(&asked.request) {
-        Ok(made) => made,
+    let ways = match ways(&asked) {
+        Ok(ways) => ways,
         Err(error) => return log::info!("no new plan for GPU {device}: {error}"),
     };
-    let targets = targets(&asked, &made);
-    if !is_worth_it(&asked, &made, &targets, why) {
+    let worth = ways.into_iter().find(|(made, targets)| is_worth_it(&asked, made, targets, why));
+    let Some((made, targets)) = worth else {
         if why == Why::Room {
             pressure::nothing_to_gain(device);
         }
         return log::info!("GPU {device}: the plan stays ({why:?})");
-    }
+    };
     let prepared = passes::in_context(asked.context, || make_ready(asked, made, targets, why));
     match prepared {
         Some(Ok(prepared)) => {

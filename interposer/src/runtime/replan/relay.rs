@@ -202,7 +202,7 @@ impl Exchange {
         prepared: &Prepared,
     ) -> CudaResult<Vec<Vec<Handle>>> {
         for target in &prepared.targets {
-            vmm::unmap(target.tail(), (target.tail_pages() * PAGE) as usize)?;
+            unmap(target)?;
             self.taken.push(take_private(world, target));
         }
         let mut pages = ring.ring.iter().chain(self.taken.iter().flatten()).chain(&self.pool).copied();
@@ -215,8 +215,8 @@ impl Exchange {
         for (target, private) in prepared.targets.iter().zip(&promoted) {
             map_private(target.tail(), private)?;
             let at = target.base + (target.pages - target.after) * PAGE;
-            map_run(at, target.ring_start, target.after, &ring_after)?;
-            vmm::allow(target.tail(), (target.tail_pages() * PAGE) as usize, prepared.device)?;
+            map_run(at, target.ring_start, target.after - target.kept, &ring_after)?;
+            allow(target, prepared.device)?;
         }
         self.filled = true;
         let on = prepared.on;
@@ -238,15 +238,15 @@ impl Exchange {
         let moved = || prepared.targets.iter().zip(&self.taken);
         for (target, _) in moved() {
             // Where nothing is mapped there is nothing to unmap; where something stays, the mapping below is refused.
-            let _ = vmm::unmap(target.tail(), (target.tail_pages() * PAGE) as usize);
+            let _ = unmap(target);
         }
         let mut one_back = |(target, private): (&Target, &Vec<Handle>)| -> CudaResult<()> {
             give_private(world, target, private);
             map_private(target.tail(), private)?;
             if let Some(unit) = ring.unit(target.id) {
-                map_run(unit.address, unit.ring_start, unit.pages, &ring.ring)?;
+                map_run(unit.address, unit.ring_start, unit.pages - target.kept, &ring.ring)?;
             }
-            vmm::allow(target.tail(), (target.tail_pages() * PAGE) as usize, prepared.device)?;
+            allow(target, prepared.device)?;
             match target.shadow.filter(|_| self.filled && !private.is_empty()) {
                 Some(shadow) => fill(target.tail(), &shadow, target.demoted() * PAGE, on),
                 None => Ok(()),
@@ -292,6 +292,22 @@ fn give_private(world: &mut World, target: &Target, handles: &[Handle]) {
     let Some(region) = world.region_of_mut(target.base) else { return };
     for (slot, &handle) in region.handles_from_mut(target.tail()).zip(handles) {
         *slot = Some(handle);
+    }
+}
+
+/// Unmaps what is to be mapped anew of the tail: nothing where all of it stays.
+fn unmap(target: &Target) -> CudaResult<()> {
+    match target.remapped() {
+        0 => Ok(()),
+        pages => vmm::unmap(target.tail(), (pages * PAGE) as usize),
+    }
+}
+
+/// What was mapped anew may be read and written.
+fn allow(target: &Target, device: i32) -> CudaResult<()> {
+    match target.remapped() {
+        0 => Ok(()),
+        pages => vmm::allow(target.tail(), (pages * PAGE) as usize, device),
     }
 }
 

@@ -121,6 +121,7 @@ fn as_it_stands(units: &[&Unit], ring: Option<&Streaming>) -> Plan {
         placements: units.iter().map(|u| Placement { unit: u.id, streamed_pages: u.streamed }).collect(),
         layout: layout.collect(),
         ring_pages: ring.map_or(0, |ring| ring.ring.len() as u64),
+        chunk_pages: ring.map_or(0, |ring| u64::from(ring.pager.chunk_pages())),
         ..Plan::default()
     }
 }

@@ -56,22 +56,31 @@ pub(super) fn is_worth_it(asked: &Asked, made: &Plan, targets: &[Target], why: W
     if why == Why::Asked {
         return fits_better;
     }
-    let then_ms = mean(made.forecasts.iter().map(|forecast| forecast.predicted_ms));
+    let then_ms = mean_ms(made);
     let now_ms = match simulate_shapes(&asked.request, &asked.standing, false) {
         Ok(cycles) => mean(cycles.iter().map(|cycle| cycle.cycle_ms)),
         // Uses that are held together share pages as things stand: nothing could be worse.
         Err(_) => return fits_better,
     };
-    let gib = |pages: u64| (pages * PAGE) as f64 / GIB as f64;
-    let remapped: u64 = targets.iter().map(Target::tail_pages).sum();
-    let moved: u64 = targets.iter().map(|target| target.demoted() + target.promoted()).sum();
-    let cost_ms =
-        gib(remapped) * REMAP_MS_PER_GIB + (moved * PAGE) as f64 / asked.request.link.peak_bytes_per_ms();
+    let cost_ms = cost_ms(asked, targets);
     log::debug!(
         "a new plan for GPU {}: {now_ms:.1} ms now, {then_ms:.1} ms then, {cost_ms:.1} ms to get there",
         asked.device
     );
     fits_better && repays(now_ms, then_ms, cost_ms)
+}
+
+/// Milliseconds that a change costs once: the gate is closed for what is mapped anew, and the link carries what moves.
+pub(super) fn cost_ms(asked: &Asked, targets: &[Target]) -> f64 {
+    let remapped: u64 = targets.iter().map(Target::remapped).sum();
+    let moved: u64 = targets.iter().map(|target| target.demoted() + target.promoted()).sum();
+    (remapped * PAGE) as f64 / GIB as f64 * REMAP_MS_PER_GIB
+        + (moved * PAGE) as f64 / asked.request.link.peak_bytes_per_ms()
+}
+
+/// What a pass takes in a plan, on average over all shapes.
+pub(super) fn mean_ms(plan: &Plan) -> f64 {
+    mean(plan.forecasts.iter().map(|forecast| forecast.predicted_ms))
 }
 
 fn mean(times: impl ExactSizeIterator<Item = f64>) -> f64 {
