@@ -288,9 +288,12 @@ impl Watch {
     }
 }
 
-/// Whether a change of placement is worth it: what it gains over the next [`REPAID_WITHIN`] passes covers what it costs once, and it is no trifle.
+/// Whether a change of placement is worth it: what it gains over the next [`REPAID_WITHIN`] passes covers what it costs once, and it is no trifle. `times`: milliseconds of a pass as things
+/// stand and then, for every shape; which of them comes next is not known, so their mean counts, and what is a trifle is a part of each: a short shape's gain is none beside a long one's time.
 #[must_use]
-pub fn repays(now_ms: f64, then_ms: f64, cost_ms: f64) -> bool {
-    let gain = now_ms - then_ms;
-    gain.is_finite() && gain > now_ms * LEAST_GAIN && gain * f64::from(REPAID_WITHIN) >= cost_ms
+pub fn repays(times: &[(f64, f64)], cost_ms: f64) -> bool {
+    let count = times.len().max(1) as f64;
+    let gain_ms = times.iter().map(|(now, then)| now - then).sum::<f64>() / count;
+    let part = times.iter().map(|(now, then)| (now - then) / now).sum::<f64>() / count;
+    gain_ms.is_finite() && part > LEAST_GAIN && gain_ms * f64::from(REPAID_WITHIN) >= cost_ms
 }

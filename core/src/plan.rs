@@ -35,6 +35,8 @@ pub enum StayReason {
     ReadElsewhere,
     /// Forwards read single rows of it, in host memory.
     Rows,
+    /// Forwards read single rows of it, and these would take longer from host memory than its memory saves ([`rows_pay`]).
+    RowsOnGpu,
     /// Forwards write it.
     Written,
     /// The program asked for private pages (`ft_weight_private`).
@@ -312,10 +314,12 @@ mod judge;
 mod latency;
 mod limit;
 mod relieve;
+mod rows;
 mod search;
 mod stretch;
 
 pub(crate) use assemble::bound_ms;
+pub use rows::{Table, rows_pay};
 
 /// Makes the plan for a request.
 ///

@@ -214,11 +214,20 @@ fn times_that_are_no_times_say_nothing() {
 #[test]
 fn a_change_is_worth_it_when_its_gain_repays_its_cost_in_time() {
     let passes = f64::from(REPAID_WITHIN);
-    assert!(repays(100.0, 90.0, 10.0 * passes));
-    assert!(!repays(100.0, 90.0, 10.0 * passes + 1.0));
-    assert!(!repays(100.0, 99.0, 0.0), "a trifle");
-    assert!(!repays(90.0, 100.0, 0.0));
-    assert!(!repays(f64::NAN, 1.0, 0.0));
+    assert!(repays(&[(100.0, 90.0)], 10.0 * passes));
+    assert!(!repays(&[(100.0, 90.0)], 10.0 * passes + 1.0));
+    assert!(!repays(&[(100.0, 99.0)], 0.0), "a trifle");
+    assert!(!repays(&[(90.0, 100.0)], 0.0));
+    assert!(!repays(&[(f64::NAN, 1.0)], 0.0));
+    assert!(!repays(&[], 0.0));
+}
+
+#[test]
+fn what_a_short_shape_gains_is_no_trifle_beside_a_long_one_that_gains_nothing() {
+    let passes = f64::from(REPAID_WITHIN);
+    let times = [(1000.0, 1000.0), (100.0, 90.0)];
+    assert!(repays(&times, 5.0 * passes) && !repays(&times, 5.0 * passes + 1.0));
+    assert!(!repays(&[(1000.0, 1020.0), (100.0, 90.0)], 0.0), "more is lost than gained");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A table of which forwards read single rows lies in host memory for good: nothing of it is copied, it takes no GPU memory, and its bytes are right.
 
-use super::told::{BUDGET, said, story, streamed, survives, told_well};
+use super::told::{BUDGET, preloaded, said, story, streamed, survives, told_well};
 use std::time::Duration;
 
 const TABLE: u64 = 4 << 20;
@@ -23,6 +23,19 @@ fn a_table_of_rows_is_streamed_where_that_is_asked_for_or_a_strategy_chooses() {
     for (key, value) in [("FT_HOST_EMBEDDINGS", "0"), ("FT_LOAD_STRATEGY", "BudgetFillStrategy")] {
         let outcome = told_well(streamed("a table of rows").option(key, value));
         assert_eq!(said(&outcome, "learnt in the host"), 0, "{key}: {}", outcome.describe());
+    }
+}
+
+/// Where copies are hidden anyway, its rows would only come later over the link. When forwards come that wait for copies, it goes, and weights take its memory.
+#[test]
+fn a_table_stays_on_the_gpu_as_long_as_forwards_wait_for_no_copy() {
+    const BUDGET: u64 = 18 << 20;
+    let run = preloaded("a table in long forwards").option("FT_MAX_GPU_MEM", BUDGET.to_string());
+    let outcome = told_well(run);
+    assert_eq!(said(&outcome, "learnt in the host"), 0, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "ran in the host"), TABLE, "{}", outcome.describe());
+    for held in ["weights_gpu_bytes", "then"] {
+        assert!(said(&outcome, held) <= BUDGET + OWN, "{held}: {}", outcome.describe());
     }
 }
 

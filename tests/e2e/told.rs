@@ -16,7 +16,7 @@ pub(crate) fn story(name: &str) -> Run {
 }
 
 /// The same under the library, which learns in one pass.
-fn preloaded(name: &str) -> Run {
+pub(crate) fn preloaded(name: &str) -> Run {
     story(name).preload().option("FT_MANAGED_MIN_BYTES", "1MiB").option("FT_PROFILING_ITERS", "1")
 }
 

@@ -133,6 +133,9 @@ fn join(world: &mut World, id: UnitId, model: ModelId, weight: &Named) {
     unit.members.push(member);
     unit.hold |= hold;
     unit.by_rows &= by_rows;
+    if !unit.by_rows || unit.hold {
+        unit.stay = unit.stay.filter(|&reason| reason != StayReason::RowsOnGpu);
+    }
     // Whoever reads it otherwise has it placed anew.
     if unit.in_host && (!unit.by_rows || unit.hold) {
         unit.in_host = false;

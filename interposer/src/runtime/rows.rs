@@ -1,13 +1,17 @@
-//! Weights of which forwards read single rows, as embeddings are read: where weights are streamed, their pages lie in host memory, under the same addresses, until
-//! their model lets them go. Kernels read the few rows over the link; the table takes no GPU memory, and no copy. Plans are for what remains (`switch`); how pages move is `hosted`'s matter.
+//! Weights of which forwards read single rows, as embeddings are read: where weights are streamed and passes gain by it, their pages lie in host memory, under the
+//! same addresses, until their model lets them go. Kernels read the few rows over the link; the table takes no GPU memory, and no copy. Where the rows would take
+//! longer than the memory saves (core's `rows_pay`) the table stays on the GPU, and goes when other shapes are known. Plans are for what remains (`switch`); how
+//! pages move is `hosted`'s matter.
 
-use flextensor_core::plan::StayReason;
-use flextensor_core::units::{Bytes, UnitId};
+use std::collections::BTreeSet;
+
+use flextensor_core::plan::{PassProfile, PlanRequest, StayReason, Table, rows_pay};
+use flextensor_core::units::{Bytes, ModelId, UnitId};
 
 use super::arena::{Meaning, PAGE, arena};
 use super::exchange::close_the_gate;
 use super::hosted::{exchange_pages, runs};
-use super::switch::{Request, check_host_memory};
+use super::switch::{Request, SWITCHING, check_host_memory, only};
 use super::world::{Unit, UnitState, World, world};
 use super::{chosen, config, gate, graphs, home, learn, overflow, passes, peers};
 use crate::ffi::context;
@@ -23,27 +27,97 @@ struct Going {
     fresh: Vec<Handle>,
 }
 
-/// Brings what is read by rows to host memory, and says what went; what did not is placed like any other weight. The device's context is current.
-pub(super) fn go_to_host(request: &Request) -> Vec<UnitId> {
+/// The model's units that may lie in host memory, because nothing but their owners reads them, and by rows.
+pub(super) fn tables(request: &Request) -> Vec<UnitId> {
     // Who chooses what streams has chosen what does not.
     let chosen = config().load_strategy.is_some() || chosen::strategy_for(&request.plan).is_some();
     if !config().host_embeddings || request.early || chosen {
         return Vec::new();
     }
-    let mut wanted = wanted(&world(), request);
-    if wanted.is_empty() {
-        return wanted;
+    wanted(&world(), request)
+}
+
+/// Whether passes gain where these tables lie in host memory, by what is known of them so far. `all`: what is planned for, with or without them.
+pub(super) fn pay(all: &PlanRequest, tables: &[UnitId]) -> bool {
+    let mut others = all.clone();
+    others.units.retain(|unit| !tables.contains(&unit.id));
+    let ids: Vec<UnitId> = others.units.iter().map(|unit| unit.id).collect();
+    others.passes = others.passes.into_iter().map(|pass| only(pass, &ids)).collect();
+    let pages = {
+        let world = world();
+        let pages = |&id: &UnitId| (id, world.unit(id).map_or(0, Unit::may_move));
+        tables.iter().map(pages).collect::<Vec<_>>()
+    };
+    let models: BTreeSet<ModelId> = others.passes.iter().map(|pass| pass.model).collect();
+    let known: Vec<PassProfile> = learn::recorder(|recorder| {
+        models.into_iter().flat_map(|model| recorder.collector.profiles(model)).collect()
+    });
+    let ms_in = |table: UnitId, pass: &PassProfile| -> f64 {
+        let same = known.iter().find(|known| (known.model, known.shape) == (pass.model, pass.shape));
+        let uses = same.into_iter().flat_map(|known| &known.uses).filter(|used| used.unit == table);
+        uses.map(|used| used.compute_ms).sum()
+    };
+    let table = |&(id, pages): &(UnitId, u64)| Table {
+        bytes: pages * PAGE,
+        use_ms: others.passes.iter().map(|pass| ms_in(id, pass)).collect(),
+    };
+    let tables: Vec<Table> = pages.iter().map(table).collect();
+    // What cannot be judged is not a plan either.
+    rows_pay(&others, &tables).unwrap_or(true)
+}
+
+/// The tables stay on the GPU for now, or are free again.
+pub(super) fn stay_on_gpu(tables: &[UnitId], stay: bool) {
+    let mut world = world();
+    for &id in tables {
+        let Some(unit) = world.unit_mut(id) else { continue };
+        match unit.stay {
+            None if stay => unit.stay = Some(StayReason::RowsOnGpu),
+            Some(StayReason::RowsOnGpu) if !stay => unit.stay = None,
+            _ => {}
+        }
     }
-    if let Err(why) = bring(request, &wanted) {
+}
+
+/// Brings tables to host memory, and says which went; what did not is placed like any other weight. The device's context is current.
+pub(super) fn go_to_host(device: i32, tables: &[UnitId]) -> Vec<UnitId> {
+    if tables.is_empty() {
+        return Vec::new();
+    }
+    if let Err(why) = bring(device, tables) {
         log::info!("weights that are read by rows are streamed like others: {why}");
     }
     let world = world();
-    wanted.retain(|&id| world.unit(id).is_some_and(|unit| unit.in_host));
-    let bytes: u64 = wanted.iter().filter_map(|&id| world.unit(id)).map(|unit| unit.may_move() * PAGE).sum();
+    let there = |&id: &UnitId| world.unit(id).is_some_and(|unit| unit.in_host);
+    let gone: Vec<UnitId> = tables.iter().copied().filter(there).collect();
+    let bytes: u64 = gone.iter().filter_map(|&id| world.unit(id)).map(|unit| unit.may_move() * PAGE).sum();
     if bytes > 0 {
         log::info!("{} of weights are read by rows from host memory", Bytes(bytes));
     }
-    wanted
+    gone
+}
+
+/// Tables that stayed on the GPU go to host memory where passes gain by it now. True if any went: there is room for a plan. The device's context is current.
+pub(super) fn go_later(device: i32, all: &PlanRequest) -> bool {
+    let waiting = {
+        let world = world();
+        let here = |unit: &&Unit| unit.device == device && unit.stay == Some(StayReason::RowsOnGpu);
+        world.units.iter().filter(here).filter(|unit| may_go(unit)).map(|unit| unit.id).collect::<Vec<_>>()
+    };
+    if waiting.is_empty() {
+        return false;
+    }
+    let bytes: u64 = {
+        let world = world();
+        waiting.iter().filter_map(|&id| world.unit(id)).map(|unit| unit.may_move() * PAGE).sum()
+    };
+    let others = PlanRequest { fixed_bytes: all.fixed_bytes.saturating_sub(bytes), ..all.clone() };
+    if !pay(&others, &waiting) {
+        return false;
+    }
+    // Who switches over now counts on what lies where.
+    let Ok(_only) = SWITCHING.try_lock() else { return false };
+    !go_to_host(device, &waiting).is_empty()
 }
 
 /// Units of the request that only their owners read, by rows.
@@ -56,18 +130,22 @@ fn wanted(world: &World, request: &Request) -> Vec<UnitId> {
 }
 
 fn may_go(unit: &Unit) -> bool {
-    let free = unit.stay.is_none() && !unit.hold && unit.state == UnitState::Learning;
-    free && unit.by_rows && unit.may_move() > 0
+    let free = match unit.stay {
+        None => unit.state == UnitState::Learning,
+        Some(StayReason::RowsOnGpu) => matches!(unit.state, UnitState::Learning | UnitState::Resident),
+        Some(_) => false,
+    };
+    free && !unit.hold && unit.by_rows && unit.may_move() > 0
 }
 
-fn bring(request: &Request, wanted: &[UnitId]) -> Result<(), String> {
+fn bring(device: i32, wanted: &[UnitId]) -> Result<(), String> {
     let mut going = make_pages(wanted)?;
-    let gone = match close_the_gate(&request.mine) {
+    let gone = match close_the_gate(wanted) {
         Err(why) => Err(why),
         Ok(_) if graphs::any_capture() => Err("a graph is captured".to_owned()),
-        Ok(_closed) => peers::wait_to_move(request.device)
+        Ok(_closed) => peers::wait_to_move(device)
             .map_err(|error| format!("waiting for the GPU failed: {error}"))
-            .map(|()| going.iter_mut().for_each(|unit| settle(request, unit))),
+            .map(|()| going.iter_mut().for_each(|unit| settle(device, unit))),
     };
     for unit in going {
         overflow::release(unit.fresh);
@@ -100,13 +178,13 @@ fn make_pages(wanted: &[UnitId]) -> Result<Vec<Going>, String> {
 }
 
 /// Behind the closed gate, with the GPU drained: the unit's pages in GPU memory give way to its host pages, or it stays as it is.
-fn settle(request: &Request, going: &mut Going) {
+fn settle(device: i32, going: &mut Going) {
     let mut world = world();
     // Much may have been said of it meanwhile.
     if !world.unit(going.id).is_some_and(may_go) {
         return;
     }
-    if let Err(error) = exchange(&mut world, request.device, going) {
+    if let Err(error) = exchange(&mut world, device, going) {
         return log::info!("a weight that is read by rows is streamed like others: {error}");
     }
     let Some(unit) = world.unit_mut(going.id) else { return };

@@ -234,8 +234,9 @@ fn restore(id: ModelId, taken: &Taken<'_>, ids: &[UnitId]) {
     let ran = taken.model.owners.iter().filter(|owner| owner.ran).map(|owner| owner.owner);
     let shown = (0..).zip(&taken.model.units).filter(|(_, unit)| unit.shown);
     let shown = shown.filter_map(|(at, _)| number(at));
-    // A table that was not put into the host then may have been read whole: that is not learnt again.
-    let others = (0..).zip(&taken.model.units).filter(|(_, unit)| unit.stay != Some(StayReason::Rows));
+    // What was no table of rows then may have been read whole: that is not learnt again.
+    let table = |unit: &SavedUnit| matches!(unit.stay, Some(StayReason::Rows | StayReason::RowsOnGpu));
+    let others = (0..).zip(&taken.model.units).filter(|(_, unit)| !table(unit));
     let others: Vec<UnitId> = others.filter_map(|(at, _)| number(at)).collect();
     let passes = taken.model.passes.iter();
     let passes = passes.map(|pass| (record(id, pass, number), pass.passes, pass.host_ms)).collect();

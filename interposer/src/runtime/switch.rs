@@ -56,7 +56,13 @@ fn place(id: ModelId, early: bool) {
     // What is read by rows need not be streamed: the plan is for the others.
     let mut gone = Vec::new();
     if made.as_ref().is_ok_and(|plan| request.streams(plan)) {
-        gone = rows::go_to_host(&request);
+        let tables = rows::tables(&request);
+        let stay = !tables.is_empty() && !rows::pay(&request.plan, &tables);
+        let held = stay.then(|| beside_tables(id, &request, &tables, early)).flatten();
+        match held {
+            Some((rest, plan)) => (request, made) = (rest, Ok(plan)),
+            None => gone = rows::go_to_host(request.device, &tables),
+        }
     }
     if !gone.is_empty() {
         let Some(rest) = request_for(id, request.plan.link, early) else { return rows::bring_back(&gone) };
@@ -85,6 +91,20 @@ fn place(id: ModelId, early: bool) {
             keep_all(&request, plan, &why);
         }
     }
+}
+
+/// The plan with these tables on the GPU, if it holds the budget; else they are free again.
+fn beside_tables(id: ModelId, request: &Request, tables: &[UnitId], early: bool) -> Option<(Request, Plan)> {
+    rows::stay_on_gpu(tables, true);
+    let rest = request_for(id, request.plan.link.clone(), early);
+    let planned = rest.and_then(|rest| {
+        let plan = plan_for(&rest).ok()?;
+        plan.budget_missed().is_none().then_some((rest, plan))
+    });
+    if planned.is_none() {
+        rows::stay_on_gpu(tables, false);
+    }
+    planned
 }
 
 /// Everything fits, or nothing may move: launches need not look at these weights any more.

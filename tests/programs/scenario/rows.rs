@@ -14,6 +14,7 @@ const BYTES: u64 = 2 * PAGE as u64;
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "a table of rows" => table(),
+        "a table in long forwards" => in_long_forwards(),
         "a table that others read" => read_by_others(),
         "a table that others hold" => held_by_others(),
         "a table is let go" => let_go(),
@@ -75,6 +76,37 @@ fn table() -> Told {
     scene.pass()?;
     say_host("ran");
     scene.finish()
+}
+
+/// Forwards compute so long that all copies are hidden; then short ones come, of another shape.
+fn in_long_forwards() -> Told {
+    let mut scene = with_a_table()?;
+    scene.name();
+    scene.learn_by(|scene| scene.pass_with(slowly))?;
+    say_host("learnt");
+    scene.pass_with(slowly)?;
+    say_gpu(&scene);
+    let begun = std::time::Instant::now();
+    while scene.counted("replans") == 0 && begun.elapsed() < std::time::Duration::from_secs(60) {
+        scene.begin_shape(2);
+        for at in 0..scene.weights.len() {
+            let Weight { address, seed, .. } = scene.weights[at];
+            scene.owner(at, || scene.launch("check", &[address, 4096, seed, scene.counter]))?;
+        }
+        scene.end();
+        scene.synchronize()?;
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    say("replans", scene.counted("replans"));
+    say_host("ran");
+    say("then", device_bytes("device_bytes"));
+    scene.pass()?;
+    scene.finish()
+}
+
+fn slowly(scene: &Scene, at: usize) -> Done {
+    let Weight { address, bytes, seed, .. } = scene.weights[at];
+    scene.launch("check_slow", &[address, bytes, seed, scene.counter, 30_000])
 }
 
 /// Another owner's forward reads it whole.

@@ -139,8 +139,12 @@ impl Scene {
     }
 
     pub(crate) fn begin(&self) {
+        self.begin_shape(1);
+    }
+
+    pub(crate) fn begin_shape(&self, shape: u64) {
         if let Some(ft) = &self.ft {
-            ft.pass_begin(self.model, 1);
+            ft.pass_begin(self.model, shape);
         }
     }
 

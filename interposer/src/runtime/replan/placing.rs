@@ -3,10 +3,10 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-use super::super::{passes, pressure};
+use super::super::{passes, pressure, rows};
 use super::in_force;
 use super::prepared::{self, discard_stale, make_ready};
-use super::standing::{Aim, asked};
+use super::standing::{self, Aim};
 use super::ways::ways;
 use super::worth::{Why, is_worth_it};
 use crate::ffi::context::Context;
@@ -72,7 +72,12 @@ pub(super) fn think(device: i32, why: Why) -> bool {
 
 /// Makes the plan and all that can be made while the program runs.
 fn prepare(device: i32, why: Why) {
-    let Some(asked) = asked(device, Aim::Limit) else { return };
+    let Some(mut asked) = standing::asked(device, Aim::Limit) else { return };
+    // Shapes that came later may gain where tables of rows take no GPU memory.
+    if passes::in_context(asked.context, || rows::go_later(device, &asked.request)) == Some(true) {
+        let Some(again) = standing::asked(device, Aim::Limit) else { return };
+        asked = again;
+    }
     let ways = match ways(&asked) {
         Ok(ways) => ways,
         Err(error) => return log::info!("no new plan for GPU {device}: {error}"),

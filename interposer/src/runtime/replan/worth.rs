@@ -56,18 +56,18 @@ pub(super) fn is_worth_it(asked: &Asked, made: &Plan, targets: &[Target], why: W
     if why == Why::Asked {
         return fits_better;
     }
-    let then_ms = mean_ms(made);
-    let now_ms = match simulate_shapes(&asked.request, &asked.standing, false) {
-        Ok(cycles) => mean(cycles.iter().map(|cycle| cycle.cycle_ms)),
+    let Ok(cycles) = simulate_shapes(&asked.request, &asked.standing, false) else {
         // Uses that are held together share pages as things stand: nothing could be worse.
-        Err(_) => return fits_better,
+        return fits_better;
     };
+    let then = made.forecasts.iter().map(|forecast| forecast.predicted_ms);
+    let times: Vec<(f64, f64)> = cycles.iter().map(|cycle| cycle.cycle_ms).zip(then).collect();
     let cost_ms = cost_ms(asked, targets);
     log::debug!(
-        "a new plan for GPU {}: {now_ms:.1} ms now, {then_ms:.1} ms then, {cost_ms:.1} ms to get there",
+        "a new plan for GPU {}: {times:.1?} ms a pass now and then, {cost_ms:.1} ms to get there",
         asked.device
     );
-    fits_better && repays(now_ms, then_ms, cost_ms)
+    fits_better && repays(&times, cost_ms)
 }
 
 /// Milliseconds that a change costs once: the gate is closed for what is mapped anew, and the link carries what moves.
@@ -80,10 +80,6 @@ pub(super) fn cost_ms(asked: &Asked, targets: &[Target]) -> f64 {
 
 /// What a pass takes in a plan, on average over all shapes.
 pub(super) fn mean_ms(plan: &Plan) -> f64 {
-    mean(plan.forecasts.iter().map(|forecast| forecast.predicted_ms))
-}
-
-fn mean(times: impl ExactSizeIterator<Item = f64>) -> f64 {
-    let count = times.len().max(1) as f64;
-    times.sum::<f64>() / count
+    let count = plan.forecasts.len().max(1) as f64;
+    plan.forecasts.iter().map(|forecast| forecast.predicted_ms).sum::<f64>() / count
 }

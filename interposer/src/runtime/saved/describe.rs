@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flextensor_core::plan::PassProfile;
+use flextensor_core::plan::{PassProfile, StayReason};
 use flextensor_core::saved::{SavedModel, SavedOwner, SavedPass, SavedUnit, SavedUse, SavedWeight};
 use flextensor_core::units::{ModelId, UnitId};
 
@@ -53,7 +53,9 @@ pub(super) fn refreshed(id: ModelId, mut saved: SavedModel) -> Option<(SavedMode
         let world = world();
         let ids = ids_of(&world, world.models.get(&id)?, &saved)?;
         for (unit, &id) in saved.units.iter_mut().zip(&ids) {
-            unit.stay = unit.stay.or(world.unit(id).and_then(|unit| unit.stay));
+            // A table may have gone to host memory since.
+            let lasting = unit.stay.filter(|&reason| reason != StayReason::RowsOnGpu);
+            unit.stay = lasting.or(world.unit(id).and_then(|unit| unit.stay));
         }
         ids
     };
