@@ -268,6 +268,12 @@ impl Watch {
         first
     }
 
+    /// Whether a pass of this shape is to be observed, and none has been yet.
+    #[must_use]
+    pub fn awaits(&self, shape: u64) -> bool {
+        self.shapes.iter().any(|seen| seen.shape == shape && seen.own_order && seen.following.due)
+    }
+
     /// A plan has been thought of, with whatever result: nothing is wanted until times change.
     pub fn settled(&mut self) {
         for seen in &mut self.shapes {

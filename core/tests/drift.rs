@@ -212,6 +212,23 @@ fn times_that_are_no_times_say_nothing() {
 }
 
 #[test]
+fn a_new_shape_that_is_slow_is_awaited_until_a_pass_of_it_was_observed() {
+    let mut watch = Watch::default();
+    let slow = |watch: &mut Watch| {
+        assert!(!watch.begins(SHAPE));
+        watch.ended(SHAPE, GOOD);
+        watch.measured(SHAPE, 50.0);
+    };
+    (0..TIMES).for_each(|_| slow(&mut watch));
+    assert!(watch.drifted().eq([SHAPE]) && !watch.awaits(SHAPE));
+    assert!(watch.look_at(SHAPE) && watch.awaits(SHAPE));
+    assert!(!watch.look_at(SHAPE) && watch.awaits(SHAPE), "nothing was observed yet");
+    assert!(watch.begins(SHAPE) && watch.awaits(SHAPE), "that pass goes on");
+    watch.observed(SHAPE);
+    assert!(!watch.awaits(SHAPE) && watch.drifted().eq([SHAPE]));
+}
+
+#[test]
 fn a_change_is_worth_it_when_its_gain_repays_its_cost_in_time() {
     let passes = f64::from(REPAID_WITHIN);
     assert!(repays(&[(100.0, 90.0)], 10.0 * passes));

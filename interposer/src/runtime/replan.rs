@@ -234,8 +234,12 @@ fn look_at_times(id: ModelId, model: &mut Model) {
     }
     let untimed = |&shape: &u64| learn::recorder(|recorder| recorder.collector.timed_passes(id, shape) == 0);
     let unknown: Vec<u64> = drifted.into_iter().filter(untimed).collect();
-    let looked: Vec<bool> = unknown.into_iter().map(|shape| model.watch.look_at(shape)).collect();
-    if !looked.contains(&true) && placing::think(model.device, Why::Drift) {
+    // All of them, so that the next pass of each is observed.
+    let looked = unknown.iter().filter(|&&shape| model.watch.look_at(shape)).count();
+    let awaited = unknown.iter().any(|&shape| model.watch.awaits(shape));
+    // What was observed may not have been read yet: a plan that knows nothing of the shape would be thought of in vain, and not again soon.
+    let is_read = learn::recorder(|recorder| !recorder.is_reading(id));
+    if looked == 0 && !awaited && is_read && placing::think(model.device, Why::Drift) {
         model.watch.settled();
     }
 }

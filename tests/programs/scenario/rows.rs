@@ -87,7 +87,9 @@ fn in_long_forwards() -> Told {
     scene.pass_with(slowly)?;
     say_gpu(&scene);
     let begun = std::time::Instant::now();
+    let mut passes = 0;
     while scene.counted("replans") == 0 && begun.elapsed() < std::time::Duration::from_secs(60) {
+        passes += 1;
         scene.begin_shape(2);
         for at in 0..scene.weights.len() {
             let Weight { address, seed, .. } = scene.weights[at];
@@ -98,6 +100,7 @@ fn in_long_forwards() -> Told {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     say("replans", scene.counted("replans"));
+    say("short passes", passes);
     say_host("ran");
     say("then", device_bytes("device_bytes"));
     scene.pass()?;
