@@ -152,6 +152,13 @@ struct Seen {
     timing: Timing,
 }
 
+impl Seen {
+    /// Its times were wanted, and no pass has been observed since.
+    fn is_awaited(&self) -> bool {
+        self.looked_at && self.own_order && self.following.due
+    }
+}
+
 /// Whether the program asked for a new plan, and how far that is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Asked {
@@ -271,12 +278,12 @@ impl Watch {
     /// Whether a pass of this shape is to be observed, and none has been yet.
     #[must_use]
     pub fn awaits(&self, shape: u64) -> bool {
-        self.shapes.iter().any(|seen| seen.shape == shape && seen.own_order && seen.following.due)
+        self.shapes.iter().any(|seen| seen.shape == shape && seen.is_awaited())
     }
 
-    /// A plan has been thought of, with whatever result: nothing is wanted until times change.
+    /// A plan has been thought of, with whatever result: nothing is wanted until times change, but of shapes that are still to be observed.
     pub fn settled(&mut self) {
-        for seen in &mut self.shapes {
+        for seen in self.shapes.iter_mut().filter(|seen| !seen.is_awaited()) {
             seen.timing.settled();
         }
     }
@@ -300,6 +307,8 @@ impl Watch {
 pub fn repays(times: &[(f64, f64)], cost_ms: f64) -> bool {
     let count = times.len().max(1) as f64;
     let gain_ms = times.iter().map(|(now, then)| now - then).sum::<f64>() / count;
-    let part = times.iter().map(|(now, then)| (now - then) / now).sum::<f64>() / count;
+    // A shape that takes no time, as far as is known, gains and loses nothing.
+    let longer = times.iter().map(|&(now, then)| (now - then, now.max(then))).filter(|&(_, ms)| ms > 0.0);
+    let part = longer.map(|(gain, ms)| gain / ms).sum::<f64>() / count;
     gain_ms.is_finite() && part > LEAST_GAIN && gain_ms * f64::from(REPAID_WITHIN) >= cost_ms
 }

@@ -229,6 +229,21 @@ fn a_new_shape_that_is_slow_is_awaited_until_a_pass_of_it_was_observed() {
 }
 
 #[test]
+fn a_shape_that_is_awaited_is_drifted_still_after_a_plan_for_others() {
+    let mut watch = Watch::default();
+    for shape in [1, 2] {
+        for _ in 0..TIMES {
+            assert!(!watch.begins(shape));
+            watch.ended(shape, GOOD);
+            watch.measured(shape, 50.0);
+        }
+    }
+    assert!(watch.look_at(2));
+    watch.settled();
+    assert!(watch.drifted().eq([2]));
+}
+
+#[test]
 fn a_change_is_worth_it_when_its_gain_repays_its_cost_in_time() {
     let passes = f64::from(REPAID_WITHIN);
     assert!(repays(&[(100.0, 90.0)], 10.0 * passes));
@@ -237,6 +252,9 @@ fn a_change_is_worth_it_when_its_gain_repays_its_cost_in_time() {
     assert!(!repays(&[(90.0, 100.0)], 0.0));
     assert!(!repays(&[(f64::NAN, 1.0)], 0.0));
     assert!(!repays(&[], 0.0));
+    // What takes no time as far as is known stands against nothing, and a little that is lost against no large gain.
+    assert!(repays(&[(100.0, 90.0), (0.0, 0.0)], 0.0));
+    assert!(repays(&[(100.0, 50.0), (1.0, 1.5)], 0.0));
 }
 
 #[test]

@@ -94,6 +94,15 @@ fn a_plan_that_streams_what_has_to_stay_now_is_not_amended() {
 }
 
 #[test]
+fn a_plan_whose_runs_collide_in_what_is_held_together_now_is_not_amended() {
+    let request = chain(&[10; 20], 1.0, true);
+    let before = plan(&with(&request, 120 * PAGE)).unwrap();
+    let mut held = with(&request, 140 * PAGE);
+    held.passes[0].uses.iter_mut().for_each(|used| used.owner = 1);
+    assert_eq!(amended(&before, &held).unwrap(), None);
+}
+
+#[test]
 fn what_no_plan_around_the_ring_can_hold_is_left_to_a_plan_from_scratch() {
     let request = chain(&[10; 20], 1.0, true);
     let before = plan(&with(&request, 150 * PAGE)).unwrap();

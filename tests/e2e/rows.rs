@@ -1,6 +1,7 @@
 //! A table of which forwards read single rows lies in host memory for good: nothing of it is copied, it takes no GPU memory, and its bytes are right.
 
 use super::told::{BUDGET, preloaded, said, story, streamed, survives, told_well};
+use harness::Run;
 use std::time::Duration;
 
 const TABLE: u64 = 4 << 20;
@@ -26,18 +27,54 @@ fn a_table_of_rows_is_streamed_where_that_is_asked_for_or_a_strategy_chooses() {
     }
 }
 
+/// Weights of 24 MiB that compute for longer than their copies take.
+fn in_long_forwards(name: &str) -> Run {
+    preloaded(name).option("FT_MAX_GPU_MEM", LONG_BUDGET.to_string())
+}
+
+const LONG_BUDGET: u64 = 18 << 20;
+
 /// Where copies are hidden anyway, its rows would only come later over the link. When forwards come that wait for copies, it goes, and weights take its memory.
 #[test]
 fn a_table_stays_on_the_gpu_as_long_as_forwards_wait_for_no_copy() {
-    const BUDGET: u64 = 18 << 20;
-    let run = preloaded("a table in long forwards").option("FT_MAX_GPU_MEM", BUDGET.to_string());
-    let outcome = told_well(run);
+    let outcome = told_well(in_long_forwards("a table in long forwards"));
     assert_eq!(said(&outcome, "learnt in the host"), 0, "{}", outcome.describe());
     assert_eq!(said(&outcome, "ran in the host"), TABLE, "{}", outcome.describe());
     // Eight to see that they take longer than they should, one that is observed, and a few while the plan is made.
     assert!(said(&outcome, "short passes") <= 100, "{}", outcome.describe());
     for held in ["weights_gpu_bytes", "then"] {
-        assert!(said(&outcome, held) <= BUDGET + OWN, "{held}: {}", outcome.describe());
+        assert!(said(&outcome, held) <= LONG_BUDGET + OWN, "{held}: {}", outcome.describe());
+    }
+}
+
+/// It needs no ring, and nothing else has to move.
+#[test]
+fn a_table_that_stayed_goes_first_where_memory_runs_short() {
+    let run = in_long_forwards("a table in long forwards, and a cache").sim("MEM", (64 << 20).to_string());
+    let outcome = told_well(run);
+    assert_eq!(said(&outcome, "learnt in the host"), 0, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "grew"), 1, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "ran in the host"), TABLE, "{}", outcome.describe());
+}
+
+/// Such plans save memory wherever that costs little.
+#[test]
+fn in_latency_mode_a_table_takes_no_gpu_memory_however_long_forwards_are() {
+    let outcome = told_well(preloaded("a table in long forwards only").option("FT_MODE", "latency"));
+    assert_eq!(said(&outcome, "learnt in the host"), TABLE, "{}", outcome.describe());
+}
+
+#[test]
+fn a_table_that_stayed_stays_without_learning_where_a_profile_is_known() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let name = "a table in long forwards only";
+    let run = || in_long_forwards(name).option("FT_PROFILE_STORAGE_DIR", folder.path());
+    for passes in [2, 1] {
+        let outcome = told_well(run());
+        let learnt = outcome.stderr.contains("its plan is used, without learning passes");
+        assert_eq!(learnt, passes == 1, "{}", outcome.describe());
+        assert_eq!(said(&outcome, "learnt in the host"), 0, "{}", outcome.describe());
+        assert!(said(&outcome, "then") <= LONG_BUDGET + OWN, "{}", outcome.describe());
     }
 }
 

@@ -8,7 +8,7 @@ mod more;
 use std::cmp::Ordering;
 
 use crate::error::CoreError;
-use crate::layout::Run;
+use crate::layout::{self, Run};
 use crate::plan::assemble::{self, Choice};
 use crate::plan::judge::pick;
 use crate::plan::search::{Search, over_budget, total};
@@ -34,7 +34,7 @@ pub(super) fn plan(standing: &Plan, request: &PlanRequest) -> Result<Option<Plan
     Ok(pick(found).map(|choice| assemble::plan(request, &course, choice)))
 }
 
-/// The standing plan by positions of units; none where it is not one for this request, or streams what has to stay.
+/// The standing plan by positions of units; none where it is not one for this request, streams what has to stay, or what cannot be in the ring together any more.
 fn as_it_stands(standing: &Plan, request: &PlanRequest, course: &Course) -> Option<Choice> {
     let ring_pages = standing.ring_pages;
     let mut choice = Choice { ring_pages, ..Choice::resident(request, course) };
@@ -50,7 +50,9 @@ fn as_it_stands(standing: &Plan, request: &PlanRequest, course: &Course) -> Opti
         *choice.streamed.get_mut(at)? = run.pages;
         *choice.runs.get_mut(at)? = Run { start: run.start, pages: run.pages };
     }
-    (ring_pages > 0 && !standing.layout.is_empty()).then_some(choice)
+    // What is held together by now may collide: no plan on these runs could be followed.
+    let runs = ring_pages > 0 && !standing.layout.is_empty();
+    (runs && layout::conflicts(course, &choice.runs, ring_pages).is_empty()).then_some(choice)
 }
 
 /// The run with so many pages instead, on the same last page of the ring: a tail grows and shrinks at its front.

@@ -47,7 +47,11 @@ pub(super) fn amended(standing: &Plan, request: &PlanRequest) -> Option<Plan> {
     if chosen || request.objective != Objective::LeastTime {
         return None;
     }
-    plan::amended(standing, request).ok().flatten().filter(|amended| amended.budget_missed().is_none())
+    let amended = plan::amended(standing, request).unwrap_or_else(|error| {
+        log::debug!("the plan in force cannot be amended: {error}");
+        None
+    });
+    amended.filter(|amended| amended.budget_missed().is_none())
 }
 
 /// Each reason once: programs that choose anew and again would be told the same for every plan.

@@ -20,7 +20,7 @@ use flextensor_config::choices::Replan;
 use flextensor_core::drift::{Expected, Watch};
 use flextensor_core::pager::PassTally;
 use flextensor_core::phase::Phase;
-use flextensor_core::plan::{Forecast, PassProfile};
+use flextensor_core::plan::{Forecast, PassProfile, StayReason};
 use flextensor_core::simulate::{Simulation, simulate_shapes};
 use flextensor_core::units::{ModelId, UnitId};
 
@@ -126,7 +126,8 @@ pub(super) fn begins(world: &mut World, id: ModelId, shape: u64) {
     }
     let units = model.units.clone();
     let resident = |unit: UnitId| {
-        world.unit(unit).is_some_and(|unit| unit.state == UnitState::Resident && unit.stay.is_none())
+        let may_move = |stay| matches!(stay, None | Some(StayReason::RowsOnGpu));
+        world.unit(unit).is_some_and(|unit| unit.state == UnitState::Resident && may_move(unit.stay))
     };
     let watched: Vec<UnitId> = units.into_iter().filter(|&unit| resident(unit)).collect();
     set_meanings(world, &watched, Meaning::Learning);
@@ -233,10 +234,12 @@ fn look_at_times(id: ModelId, model: &mut Model) {
         return;
     }
     let untimed = |&shape: &u64| learn::recorder(|recorder| recorder.collector.timed_passes(id, shape) == 0);
-    let unknown: Vec<u64> = drifted.into_iter().filter(untimed).collect();
+    let unknown: Vec<u64> = drifted.iter().copied().filter(untimed).collect();
+    let all_unknown = unknown.len() == drifted.len();
     // All of them, so that the next pass of each is observed.
     let looked = unknown.iter().filter(|&&shape| model.watch.look_at(shape)).count();
-    let awaited = unknown.iter().any(|&shape| model.watch.awaits(shape));
+    // One that is awaited may never come again: those that are known do not wait for it.
+    let awaited = all_unknown && unknown.iter().any(|&shape| model.watch.awaits(shape));
     // What was observed may not have been read yet: a plan that knows nothing of the shape would be thought of in vain, and not again soon.
     let is_read = learn::recorder(|recorder| !recorder.is_reading(id));
     if looked == 0 && !awaited && is_read && placing::think(model.device, Why::Drift) {

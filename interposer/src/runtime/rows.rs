@@ -1,17 +1,19 @@
 //! Weights of which forwards read single rows, as embeddings are read: where weights are streamed and passes gain by it, their pages lie in host memory, under the
 //! same addresses, until their model lets them go. Kernels read the few rows over the link; the table takes no GPU memory, and no copy. Where the rows would take
-//! longer than the memory saves (core's `rows_pay`) the table stays on the GPU, and goes when other shapes are known. Plans are for what remains (`switch`); how
-//! pages move is `hosted`'s matter.
+//! longer than the memory saves (core's `rows_pay`) the table stays on the GPU; that one of these goes later is `waiting`'s matter. Plans are for what remains (`switch`); how
+//! pages move is `hosted`'s.
+
+pub(super) mod waiting;
 
 use std::collections::BTreeSet;
 
-use flextensor_core::plan::{PassProfile, PlanRequest, StayReason, Table, rows_pay};
+use flextensor_core::plan::{Objective, PassProfile, PlanRequest, StayReason, Table, rows_pay};
 use flextensor_core::units::{Bytes, ModelId, UnitId};
 
 use super::arena::{Meaning, PAGE, arena};
 use super::exchange::close_the_gate;
 use super::hosted::{exchange_pages, runs};
-use super::switch::{Request, SWITCHING, check_host_memory, only};
+use super::switch::{Request, check_host_memory, only};
 use super::world::{Unit, UnitState, World, world};
 use super::{chosen, config, gate, graphs, home, learn, overflow, passes, peers};
 use crate::ffi::context;
@@ -29,25 +31,30 @@ struct Going {
 
 /// The model's units that may lie in host memory, because nothing but their owners reads them, and by rows.
 pub(super) fn tables(request: &Request) -> Vec<UnitId> {
-    // Who chooses what streams has chosen what does not.
-    let chosen = config().load_strategy.is_some() || chosen::strategy_for(&request.plan).is_some();
-    if !config().host_embeddings || request.early || chosen {
+    if request.early || !are_wanted(&request.plan) {
         return Vec::new();
     }
-    wanted(&world(), request)
+    only_by_rows(&world(), request.mine.iter().copied())
+}
+
+/// Whether tables belong in host memory at all: who chooses what streams has chosen what does not.
+fn are_wanted(plan: &PlanRequest) -> bool {
+    let chosen = config().load_strategy.is_some() || chosen::strategy_for(plan).is_some();
+    config().host_embeddings && !chosen
 }
 
 /// Whether passes gain where these tables lie in host memory, by what is known of them so far. `all`: what is planned for, with or without them.
 pub(super) fn pay(all: &PlanRequest, tables: &[UnitId]) -> bool {
+    // Where memory is to be saved, this saves some.
+    if all.objective != Objective::LeastTime {
+        return true;
+    }
     let mut others = all.clone();
     others.units.retain(|unit| !tables.contains(&unit.id));
+    // What has no times yet says nothing of what takes longer.
+    others.passes.retain(|pass| pass.resident_ms > 0.0);
     let ids: Vec<UnitId> = others.units.iter().map(|unit| unit.id).collect();
     others.passes = others.passes.into_iter().map(|pass| only(pass, &ids)).collect();
-    let pages = {
-        let world = world();
-        let pages = |&id: &UnitId| (id, world.unit(id).map_or(0, Unit::may_move));
-        tables.iter().map(pages).collect::<Vec<_>>()
-    };
     let models: BTreeSet<ModelId> = others.passes.iter().map(|pass| pass.model).collect();
     let known: Vec<PassProfile> = learn::recorder(|recorder| {
         models.into_iter().flat_map(|model| recorder.collector.profiles(model)).collect()
@@ -57,72 +64,40 @@ pub(super) fn pay(all: &PlanRequest, tables: &[UnitId]) -> bool {
         let uses = same.into_iter().flat_map(|known| &known.uses).filter(|used| used.unit == table);
         uses.map(|used| used.compute_ms).sum()
     };
-    let table = |&(id, pages): &(UnitId, u64)| Table {
-        bytes: pages * PAGE,
+    let table = |&id: &UnitId| Table {
+        bytes: bytes_of(&world(), &[id]),
         use_ms: others.passes.iter().map(|pass| ms_in(id, pass)).collect(),
     };
-    let tables: Vec<Table> = pages.iter().map(table).collect();
+    let tables: Vec<Table> = tables.iter().map(table).collect();
     // What cannot be judged is not a plan either.
     rows_pay(&others, &tables).unwrap_or(true)
 }
 
-/// The tables stay on the GPU for now, or are free again.
-pub(super) fn stay_on_gpu(tables: &[UnitId], stay: bool) {
-    let mut world = world();
-    for &id in tables {
-        let Some(unit) = world.unit_mut(id) else { continue };
-        match unit.stay {
-            None if stay => unit.stay = Some(StayReason::RowsOnGpu),
-            Some(StayReason::RowsOnGpu) if !stay => unit.stay = None,
-            _ => {}
-        }
-    }
+/// Bytes of whole pages of these units.
+fn bytes_of(world: &World, units: &[UnitId]) -> u64 {
+    units.iter().filter_map(|&id| world.unit(id)).map(|unit| unit.may_move() * PAGE).sum()
 }
 
-/// Brings tables to host memory, and says which went; what did not is placed like any other weight. The device's context is current.
+/// Brings tables to host memory, and says which went; for each of the others a line says why not. The device's context is current.
 pub(super) fn go_to_host(device: i32, tables: &[UnitId]) -> Vec<UnitId> {
     if tables.is_empty() {
         return Vec::new();
     }
     if let Err(why) = bring(device, tables) {
-        log::info!("weights that are read by rows are streamed like others: {why}");
+        log::info!("weights that are read by rows do not go to host memory: {why}");
     }
     let world = world();
     let there = |&id: &UnitId| world.unit(id).is_some_and(|unit| unit.in_host);
     let gone: Vec<UnitId> = tables.iter().copied().filter(there).collect();
-    let bytes: u64 = gone.iter().filter_map(|&id| world.unit(id)).map(|unit| unit.may_move() * PAGE).sum();
-    if bytes > 0 {
-        log::info!("{} of weights are read by rows from host memory", Bytes(bytes));
+    if !gone.is_empty() {
+        log::info!("{} of weights are read by rows from host memory", Bytes(bytes_of(&world, &gone)));
     }
     gone
 }
 
-/// Tables that stayed on the GPU go to host memory where passes gain by it now. True if any went: there is room for a plan. The device's context is current.
-pub(super) fn go_later(device: i32, all: &PlanRequest) -> bool {
-    let waiting = {
-        let world = world();
-        let here = |unit: &&Unit| unit.device == device && unit.stay == Some(StayReason::RowsOnGpu);
-        world.units.iter().filter(here).filter(|unit| may_go(unit)).map(|unit| unit.id).collect::<Vec<_>>()
-    };
-    if waiting.is_empty() {
-        return false;
-    }
-    let bytes: u64 = {
-        let world = world();
-        waiting.iter().filter_map(|&id| world.unit(id)).map(|unit| unit.may_move() * PAGE).sum()
-    };
-    let others = PlanRequest { fixed_bytes: all.fixed_bytes.saturating_sub(bytes), ..all.clone() };
-    if !pay(&others, &waiting) {
-        return false;
-    }
-    // Who switches over now counts on what lies where.
-    let Ok(_only) = SWITCHING.try_lock() else { return false };
-    !go_to_host(device, &waiting).is_empty()
-}
-
-/// Units of the request that only their owners read, by rows.
-fn wanted(world: &World, request: &Request) -> Vec<UnitId> {
-    let units = request.mine.iter().filter_map(|&id| world.unit(id)).filter(|unit| may_go(unit));
+/// Those of the units that only their owners read, by rows.
+fn only_by_rows(world: &World, units: impl Iterator<Item = UnitId>) -> Vec<UnitId> {
+    let units = units.filter_map(|id| world.unit(id)).filter(|unit| may_go(unit));
     learn::recorder(|recorder| {
         let known = |unit: &&Unit| recorder.was_shown(unit.id) && !recorder.was_read_elsewhere(unit.id);
         units.filter(known).map(|unit| unit.id).collect()
@@ -185,7 +160,7 @@ fn settle(device: i32, going: &mut Going) {
         return;
     }
     if let Err(error) = exchange(&mut world, device, going) {
-        return log::info!("a weight that is read by rows is streamed like others: {error}");
+        return log::info!("a weight that is read by rows does not go to host memory: {error}");
     }
     let Some(unit) = world.unit_mut(going.id) else { return };
     unit.state = UnitState::Resident;

@@ -54,13 +54,13 @@ fn place(id: ModelId, early: bool) {
     let Some(mut request) = request_for(id, curve, early) else { return };
     let mut made = plan_for(&request);
     // What is read by rows need not be streamed: the plan is for the others.
-    let mut gone = Vec::new();
+    let (mut gone, mut waiting) = (Vec::new(), Vec::new());
     if made.as_ref().is_ok_and(|plan| request.streams(plan)) {
         let tables = rows::tables(&request);
         let stay = !tables.is_empty() && !rows::pay(&request.plan, &tables);
         let held = stay.then(|| beside_tables(id, &request, &tables, early)).flatten();
         match held {
-            Some((rest, plan)) => (request, made) = (rest, Ok(plan)),
+            Some((rest, plan)) => (request, made, waiting) = (rest, Ok(plan), tables),
             None => gone = rows::go_to_host(request.device, &tables),
         }
     }
@@ -88,6 +88,7 @@ fn place(id: ModelId, early: bool) {
         }
         Err(why) => {
             rows::bring_back(&gone);
+            rows::waiting::wait_no_more(&waiting);
             keep_all(&request, plan, &why);
         }
     }
@@ -95,14 +96,14 @@ fn place(id: ModelId, early: bool) {
 
 /// The plan with these tables on the GPU, if it holds the budget; else they are free again.
 fn beside_tables(id: ModelId, request: &Request, tables: &[UnitId], early: bool) -> Option<(Request, Plan)> {
-    rows::stay_on_gpu(tables, true);
+    rows::waiting::wait(tables);
     let rest = request_for(id, request.plan.link.clone(), early);
     let planned = rest.and_then(|rest| {
         let plan = plan_for(&rest).ok()?;
         plan.budget_missed().is_none().then_some((rest, plan))
     });
     if planned.is_none() {
-        rows::stay_on_gpu(tables, false);
+        rows::waiting::wait_no_more(tables);
     }
     planned
 }

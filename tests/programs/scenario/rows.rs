@@ -1,6 +1,7 @@
 //! Stories of a table of which forwards read single rows, beside weights that stream.
 
 use super::pages::device_bytes;
+use super::pressure::cache::Cache;
 use super::scene::{Done, MAY_STREAM, Scene, Weight};
 use super::{Told, say};
 use harness::driver::Failure;
@@ -14,7 +15,9 @@ const BYTES: u64 = 2 * PAGE as u64;
 pub(crate) fn tell(story: &str) -> Option<Told> {
     Some(match story {
         "a table of rows" => table(),
-        "a table in long forwards" => in_long_forwards(),
+        "a table in long forwards" => in_long_forwards(Then::Short),
+        "a table in long forwards only" => in_long_forwards(Then::Nothing),
+        "a table in long forwards, and a cache" => in_long_forwards(Then::Cache),
         "a table that others read" => read_by_others(),
         "a table that others hold" => held_by_others(),
         "a table is let go" => let_go(),
@@ -78,17 +81,43 @@ fn table() -> Told {
     scene.finish()
 }
 
-/// Forwards compute so long that all copies are hidden; then short ones come, of another shape.
-fn in_long_forwards() -> Told {
+/// What comes after forwards that compute so long that all copies are hidden.
+#[derive(Clone, Copy)]
+enum Then {
+    Nothing,
+    /// Short ones, of another shape.
+    Short,
+    /// Memory that does not fit beside all weights.
+    Cache,
+}
+
+fn in_long_forwards(then: Then) -> Told {
     let mut scene = with_a_table()?;
     scene.name();
     scene.learn_by(|scene| scene.pass_with(slowly))?;
     say_host("learnt");
     scene.pass_with(slowly)?;
     say_gpu(&scene);
+    let mut cache = Cache::default();
+    match then {
+        Then::Nothing => {}
+        Then::Short => until_the_plan_changes(&scene)?,
+        Then::Cache => say("grew", u64::from(cache.grow(&scene, 24 * PAGE as u64)?)),
+    }
+    say_host("ran");
+    say("then", device_bytes("device_bytes"));
+    scene.pass()?;
+    cache.check(&scene)?;
+    scene.finish()
+}
+
+/// Short forwards, until a plan for them is in force, or for a minute.
+fn until_the_plan_changes(scene: &Scene) -> Done {
     let begun = std::time::Instant::now();
     let mut passes = 0;
-    while scene.counted("replans") == 0 && begun.elapsed() < std::time::Duration::from_secs(60) {
+    let moves = || device_bytes("host_located_bytes") == 0 || scene.counted("replans") == 0;
+    let went = device_bytes("host_located_bytes") > 0;
+    while !went && moves() && begun.elapsed() < std::time::Duration::from_secs(60) {
         passes += 1;
         scene.begin_shape(2);
         for at in 0..scene.weights.len() {
@@ -101,10 +130,7 @@ fn in_long_forwards() -> Told {
     }
     say("replans", scene.counted("replans"));
     say("short passes", passes);
-    say_host("ran");
-    say("then", device_bytes("device_bytes"));
-    scene.pass()?;
-    scene.finish()
+    Ok(())
 }
 
 fn slowly(scene: &Scene, at: usize) -> Done {

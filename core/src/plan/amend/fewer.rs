@@ -40,10 +40,11 @@ impl Search<'_> {
         longest
     }
 
-    /// The same ring with so many pages of each unit, less `left` pages of the one that streams most and can be split; timed.
+    /// The same ring with so many pages of each unit, less `left` pages of the one that streams most of those that are used and can be split; timed.
     fn with_fewer(&self, start: &Choice, mut streamed: Vec<u64>, left: u64) -> Choice {
-        let splittable = self.request.units.iter().enumerate().filter(|(_, unit)| unit.splittable);
-        let most = splittable.map(|(at, _)| at).max_by_key(|&at| (streamed.get(at), Reverse(at)));
+        let splittable = |at: &usize| self.request.units.get(*at).is_some_and(|unit| unit.splittable);
+        let used = self.course.first_uses().iter().copied().filter(splittable);
+        let most = used.max_by_key(|&at| (streamed.get(at), Reverse(at)));
         if let Some(slot) = most.and_then(|at| streamed.get_mut(at)) {
             *slot = slot.saturating_sub(left);
         }

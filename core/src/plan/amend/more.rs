@@ -13,7 +13,7 @@ const LEVELS: [u64; 4] = [4, 5, 6, 8];
 /// Units of which the one is taken that costs least.
 const SAMPLE: usize = 16;
 /// Uses that are simulated in all, for each length of tails; with more of them to look at, a plan from scratch is the better one.
-const MOST_USES: usize = 100_000;
+const MOST_USES: usize = 400_000;
 
 impl Search<'_> {
     /// Ways to stream so many pages more around this ring, of which the best is for the caller to take: with tails no longer than the longest that there is, and with longer ones.
@@ -41,7 +41,7 @@ impl Search<'_> {
         let mut turns = evenly_first(&resident, left.div_ceil(level.max(1)));
         turns.extend(evenly_first(&streamed, left.div_ceil(grows.max(1))));
         let uses: usize = self.course.scenarios().iter().map(|scenario| scenario.uses().count()).sum();
-        for _ in 0..(MOST_USES / (uses.max(1) * SAMPLE)).max(1) {
+        for _ in 0..MOST_USES / (uses.max(1) * SAMPLE * (PLACES + 1)) {
             if left == 0 || turns.is_empty() {
                 break;
             }
@@ -55,17 +55,18 @@ impl Search<'_> {
 
     /// The choice with more of that unit among the next ones that costs least. It and those that have no place are taken out of the turns.
     fn with_one_more(&self, choice: &Choice, turns: &mut Vec<usize>, wanted: (u64, u64)) -> Option<Choice> {
-        let mut best: Option<(usize, Choice)> = None;
-        let mut out = Vec::new();
+        let (mut found, mut out) = (Vec::new(), Vec::new());
         for &unit in turns.iter().take(SAMPLE) {
             match self.with_more_of(choice, unit, wanted) {
-                Some(other) if best.as_ref().is_none_or(|(_, best)| other.score < best.score) => {
-                    best = Some((unit, other));
-                }
-                Some(_) => {}
+                Some(other) => found.push((unit, other)),
                 None => out.push(unit),
             }
         }
+        // By page, or those of few pages would always be the cheapest.
+        let cost = |other: &Choice| {
+            (other.score - choice.score) / (total(&other.streamed) - total(&choice.streamed)) as f64
+        };
+        let best = found.into_iter().min_by(|(_, a), (_, b)| cost(a).total_cmp(&cost(b)));
         out.extend(best.as_ref().map(|(unit, _)| *unit));
         turns.retain(|unit| !out.contains(unit));
         best.map(|(_, choice)| choice)

@@ -1,16 +1,17 @@
 //! Weights that make room at once, for an allocation that has none: the plan for less memory is made, prepared and put in force by the thread that allocates.
 //! Who asks for that, and when, is `pressure`'s matter.
 
-use flextensor_core::plan::Plan;
+use std::collections::BTreeSet;
 
 use super::super::arena::PAGE;
+use super::super::rows::waiting;
 use super::super::world::world;
 use super::super::{early, passes, switch};
 use super::in_force::{self, Carried};
 use super::placing::Thinking;
 use super::prepared;
 use super::standing::{Aim, asked};
-use super::ways::ways;
+use super::ways::{Way, ways};
 use super::worth::Why;
 
 /// Weights go to the ring until `wanted` bytes of GPU memory have become free, or at least `least`; returns how many have. One switch-over at a time is the
@@ -19,7 +20,7 @@ use super::worth::Why;
 /// # Errors
 /// A sentence; everything is as it was then.
 pub(in super::super) fn give_way(device: i32, least: u64, wanted: u64) -> Result<u64, String> {
-    alone(device, || match give(device, wanted, wanted) {
+    alone(device, wanted, least, |wanted, least| match give(device, wanted, wanted) {
         Err(_) if least < wanted => give(device, least, least),
         given => given,
     })
@@ -30,16 +31,38 @@ pub(in super::super) fn give_way(device: i32, least: u64, wanted: u64) -> Result
 /// # Errors
 /// A sentence where nothing can.
 pub(in super::super) fn give_what_can(device: i32, wanted: u64) -> Result<u64, String> {
-    alone(device, || give(device, wanted, PAGE.min(wanted)))
+    alone(device, wanted, PAGE.min(wanted), |wanted, least| give(device, wanted, least))
 }
 
-fn alone(device: i32, give: impl FnOnce() -> Result<u64, String>) -> Result<u64, String> {
+/// Tables of rows that wait on the GPU go first: they need no ring, and nothing else moves.
+fn alone(
+    device: i32,
+    wanted: u64,
+    least: u64,
+    give: impl FnOnce(u64, u64) -> Result<u64, String>,
+) -> Result<u64, String> {
     if early::is_streaming(device) {
         return Err("weights that are learnt are streamed already".to_owned());
     }
     let _only = Thinking::wait();
     prepared::discard(device);
-    give()
+    let freed = tables_go(device);
+    if freed >= wanted {
+        return Ok(freed);
+    }
+    match give(wanted - freed, least.saturating_sub(freed).max(PAGE)) {
+        Ok(given) => Ok(freed + given),
+        Err(_) if freed > 0 && freed >= least => Ok(freed),
+        Err(why) => Err(why),
+    }
+}
+
+/// Bytes that tables of rows have freed by going to host memory.
+fn tables_go(device: i32) -> u64 {
+    let nothing = BTreeSet::new();
+    let Some(asked) = asked(device, Aim::Less { bytes: 0, leave: &nothing }) else { return 0 };
+    let waiting = waiting::on(device, asked.context, &asked.request);
+    waiting.and_then(|waiting| passes::in_context(asked.context, || waiting.go())).unwrap_or(0)
 }
 
 /// By a plan for `bytes` less, if that frees at least `least`.
@@ -47,10 +70,10 @@ fn give(device: i32, bytes: u64, least: u64) -> Result<u64, String> {
     let leave = passes::read_through_pointers(&world());
     let asked =
         asked(device, Aim::Less { bytes, leave: &leave }).ok_or("no weight that may move is placed yet")?;
-    let ways = ways(&asked)?;
-    let freed = |made: &Plan| asked.peak().saturating_sub(made.peak_bytes);
-    let most = ways.iter().map(|(made, _)| freed(made)).max().unwrap_or(0);
-    let Some((made, targets)) = ways.into_iter().find(|(made, _)| freed(made) >= least) else {
+    let ways = ways(&asked, Why::Pressure)?;
+    let freed = |way: &Way| asked.peak().saturating_sub(way.plan.peak_bytes);
+    let most = ways.iter().map(freed).max().unwrap_or(0);
+    let Some(Way { plan: made, targets }) = ways.into_iter().find(|way| freed(way) >= least) else {
         return Err(format!(
             "weights that may move can free {} MiB of {}",
             most >> 20,

@@ -31,6 +31,7 @@ impl Aim<'_> {
 }
 
 /// What a plan is asked for, and how things stand.
+#[derive(Clone)]
 pub(super) struct Asked {
     pub(super) device: i32,
     pub(super) context: Context,

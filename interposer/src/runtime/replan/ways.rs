@@ -5,26 +5,33 @@ use flextensor_core::plan::Plan;
 use super::super::planned;
 use super::standing::Asked;
 use super::target::{Target, targets};
-use super::worth::{cost_ms, mean_ms};
+use super::worth::{Why, cost_ms, mean_ms};
 use crate::log;
 
 /// Passes that a plan is reckoned to last, where the dearer change leads to the faster one.
 const LASTS: f64 = 100.0;
 
-/// Plans with what each moves, the one first that costs least with all passes that it lasts.
+/// A plan, and what it moves.
+pub(super) struct Way {
+    pub(super) plan: Plan,
+    pub(super) targets: Vec<Target>,
+}
+
+/// The one first that costs least with all passes that it lasts.
 ///
 /// # Errors
 /// A sentence where no plan can be made.
-pub(super) fn ways(asked: &Asked) -> Result<Vec<(Plan, Vec<Target>)>, String> {
+pub(super) fn ways(asked: &Asked, why: Why) -> Result<Vec<Way>, String> {
     let scratch = planned::planned(&asked.request)?;
-    let amended = planned::amended(&asked.standing, &asked.request);
+    // Whoever chose anew, or takes a choice back, does not want the old one with changes.
+    let amended = (why != Why::Chosen).then(|| planned::amended(&asked.standing, &asked.request)).flatten();
     let ways = std::iter::once(scratch).chain(amended).map(|plan| {
         let targets = targets(asked, &plan);
         let (cost_ms, pass_ms) = (cost_ms(asked, &targets), mean_ms(&plan));
         log::debug!("GPU {}: {cost_ms:.1} ms to a plan of {pass_ms:.1} ms a pass", asked.device);
-        (cost_ms + LASTS * pass_ms, plan, targets)
+        (cost_ms + LASTS * pass_ms, Way { plan, targets })
     });
     let mut ways: Vec<_> = ways.collect();
-    ways.sort_by(|(one, ..), (other, ..)| one.total_cmp(other));
-    Ok(ways.into_iter().map(|(_, plan, targets)| (plan, targets)).collect())
+    ways.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+    Ok(ways.into_iter().map(|(_, way)| way).collect())
 }

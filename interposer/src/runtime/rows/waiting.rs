@@ -1,0 +1,76 @@
+//! Tables of rows that stay on the GPU while all passes known so far compute longer than they copy: which these are, and when they go to host memory after all: where a plan
+//! gains by it, or memory runs short. How they go is the parent's matter.
+
+use flextensor_core::plan::{PlanRequest, StayReason};
+use flextensor_core::units::UnitId;
+
+use super::super::passes;
+use super::super::switch::SWITCHING;
+use super::super::world::{Unit, world};
+use super::{are_wanted, bytes_of, go_to_host, only_by_rows, pay};
+use crate::ffi::context::Context;
+
+/// The tables stay on the GPU for now.
+pub(in super::super) fn wait(tables: &[UnitId]) {
+    let mut world = world();
+    for &id in tables {
+        if let Some(unit) = world.unit_mut(id).filter(|unit| unit.stay.is_none()) {
+            unit.stay = Some(StayReason::RowsOnGpu);
+        }
+    }
+}
+
+/// They are weights like any others again.
+pub(in super::super) fn wait_no_more(tables: &[UnitId]) {
+    let mut world = world();
+    for &id in tables {
+        if let Some(unit) = world.unit_mut(id) {
+            unit.stay = unit.stay.filter(|&reason| reason != StayReason::RowsOnGpu);
+        }
+    }
+}
+
+/// Tables of a context that wait, and the bytes that they hold.
+pub(in super::super) struct Waiting {
+    device: i32,
+    tables: Vec<UnitId>,
+    bytes: u64,
+}
+
+/// Those of a device and context. None where there are none, or a strategy chooses what streams.
+pub(in super::super) fn on(device: i32, context: Context, request: &PlanRequest) -> Option<Waiting> {
+    if !are_wanted(request) {
+        return None;
+    }
+    let world = world();
+    let waits = |unit: &&Unit| {
+        unit.device == device && unit.context == context && unit.stay == Some(StayReason::RowsOnGpu)
+    };
+    let tables = only_by_rows(&world, world.units.iter().filter(waits).map(|unit| unit.id));
+    let bytes = bytes_of(&world, &tables);
+    (bytes > 0).then_some(Waiting { device, tables, bytes })
+}
+
+impl Waiting {
+    /// What is asked for if they go.
+    pub(in super::super) fn gone_from(&self, request: &PlanRequest) -> PlanRequest {
+        PlanRequest { fixed_bytes: request.fixed_bytes.saturating_sub(self.bytes), ..request.clone() }
+    }
+
+    /// Whether passes gain where they lie in host memory. `others`: what is asked for then.
+    pub(in super::super) fn pay(&self, others: &PlanRequest) -> bool {
+        pay(others, &self.tables)
+    }
+
+    /// They go to host memory; returns the bytes that have become free. One switch-over at a time is the caller's promise, and that the context is current.
+    pub(in super::super) fn go(&self) -> u64 {
+        let gone = go_to_host(self.device, &self.tables);
+        bytes_of(&world(), &gone)
+    }
+
+    /// The same, unless somebody switches over now, who counts on what lies where; false then, and where none went. From any context.
+    pub(in super::super) fn go_between(&self, context: Context) -> bool {
+        let Ok(_only) = SWITCHING.try_lock() else { return false };
+        passes::in_context(context, || self.go()).is_some_and(|bytes| bytes > 0)
+    }
+}
