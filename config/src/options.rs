@@ -118,7 +118,7 @@ static GPU_MEMORY: &[Row] = &[
         Kind::Bool,
         "true",
         "0.1.0",
-        "Where weights are streamed, weights of nn.Embedding lie in host memory: kernels read the few rows that a forward needs over the link, and the table takes neither GPU memory nor a copy. Where all forwards seen so far compute longer than they copy, it stays on the GPU until others come.",
+        "Where weights are streamed, weights of nn.Embedding lie in host memory: kernels read the few rows that a forward needs over the link, and the table takes neither GPU memory nor a copy. Where forwards hide copies behind computing, it stays on the GPU until others come.",
         Supported,
     ),
     row(

@@ -6,7 +6,7 @@ mod models;
 use flextensor_core::plan::{Plan, PlanRequest, StayReason, amended, plan};
 use flextensor_core::simulate::simulate;
 use flextensor_core::units::UnitId;
-use models::random::{requests, with_budget};
+use models::random::{cases, requests, with_budget};
 use models::rules::hold;
 use models::{PAGE, Work, chain, llama};
 use proptest::prelude::*;
@@ -110,11 +110,7 @@ fn what_no_plan_around_the_ring_can_hold_is_left_to_a_plan_from_scratch() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        failure_persistence: None,
-        max_global_rejects: u32::MAX,
-        ..ProptestConfig::with_cases(192)
-    })]
+    #![proptest_config(cases(192))]
 
     #[test]
     fn whatever_the_budgets_an_amended_plan_is_a_valid_one_on_the_same_ring(

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use flextensor_core::link::LinkCurve;
 use flextensor_core::plan::{Plan, PlanRequest, StayReason, plan};
 use flextensor_core::units::UnitId;
+use models::random::cases;
 use models::{PAGE, pass, unit, with_percent};
 use proptest::prelude::*;
 
@@ -67,12 +68,7 @@ fn requests() -> impl Strategy<Value = PlanRequest> {
 }
 
 proptest! {
-    // Cases that are left out do not end a run with more cases.
-    #![proptest_config(ProptestConfig {
-        failure_persistence: None,
-        max_global_rejects: u32::MAX,
-        ..ProptestConfig::with_cases(192)
-    })]
+    #![proptest_config(cases(192))]
 
     #[test]
     fn nothing_is_gained_by_excluding_what_is_used_again(request in requests(), percent in 10..90u64) {

@@ -10,7 +10,7 @@ use flextensor_core::link::LinkCurve;
 use flextensor_core::plan::{Plan, PlanNote, PlanRequest, limits_ms, plan, plan_increment};
 use flextensor_core::simulate::simulate;
 use flextensor_core::units::{ModelId, UnitId};
-use models::random::{requests, with_budget};
+use models::random::{cases, requests, with_budget};
 use models::rules::hold;
 use models::{PAGE, chain};
 use proptest::prelude::*;
@@ -38,12 +38,7 @@ fn planned(request: &PlanRequest) -> Plan {
 }
 
 proptest! {
-    // Cases that are left out do not end a run with more cases.
-    #![proptest_config(ProptestConfig {
-        failure_persistence: None,
-        max_global_rejects: u32::MAX,
-        ..ProptestConfig::with_cases(192)
-    })]
+    #![proptest_config(cases(192))]
 
     #[test]
     fn every_plan_is_valid_and_the_simulator_agrees_with_it(request in requests(), part in 0.0..1.1f64) {

@@ -66,3 +66,12 @@ pub(crate) fn requests() -> impl Strategy<Value = PlanRequest> {
 pub(crate) fn with_budget(request: &PlanRequest, part: f64) -> PlanRequest {
     PlanRequest { budget: Some((request.total_bytes() as f64 * part) as u64), ..request.clone() }
 }
+
+/// Cases of a property; those that are left out do not end a run with more cases.
+pub(crate) fn cases(count: u32) -> ProptestConfig {
+    ProptestConfig {
+        failure_persistence: None,
+        max_global_rejects: u32::MAX,
+        ..ProptestConfig::with_cases(count)
+    }
+}

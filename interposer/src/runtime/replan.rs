@@ -10,6 +10,7 @@ mod prepared;
 mod relay;
 mod standing;
 mod target;
+mod view;
 mod ways;
 mod worth;
 

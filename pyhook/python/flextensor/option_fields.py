@@ -38,7 +38,7 @@ class OptionFields:
     """Hold the budget already while models are loaded and learnt: what exceeds it lies in host memory, and the first forward is slow. Without it that happens only where the GPU itself has no room."""
 
     host_embeddings: bool
-    """Where weights are streamed, weights of nn.Embedding lie in host memory: kernels read the few rows that a forward needs over the link, and the table takes neither GPU memory nor a copy. Where all forwards seen so far compute longer than they copy, it stays on the GPU until others come."""
+    """Where weights are streamed, weights of nn.Embedding lie in host memory: kernels read the few rows that a forward needs over the link, and the table takes neither GPU memory nor a copy. Where forwards hide copies behind computing, it stays on the GPU until others come."""
 
     managed_min_bytes: int
     """Smallest driver allocation that is managed; smaller ones go to the driver untouched."""

@@ -1,6 +1,6 @@
 //! From one ring to another behind the closed gate: units change their places, the ring its length, and no address its bytes. Everything that can be
 //! refused is asked for before the first unmapping; until then a failure changes nothing, and after it all pages come back where they were.
-//! What goes where is `target`'s matter.
+//! What goes where is `target`'s matter, views are `view`'s.
 
 #![expect(unsafe_code, reason = "copies between our pinned memory and mapped addresses")]
 
@@ -10,9 +10,10 @@ use super::super::shadow::Shadow;
 use super::super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::super::verify::Ledger;
 use super::super::world::{UnitState, World, world};
-use super::super::{graphs, leftover, passes, peers, views};
+use super::super::{graphs, passes, peers};
 use super::prepared::Prepared;
 use super::target::Target;
+use super::view::{begin_view, end_view};
 use super::worth::Why;
 use crate::ffi::copy;
 use crate::ffi::result::{CudaError, CudaResult};
@@ -390,29 +391,6 @@ fn placed_anew(
         ring_start: target.ring_start,
         hold: target.hold,
         ledger: Ledger::new(None, writes),
-    }
-}
-
-/// The view of a split unit begins with its private pages under a second address.
-fn begin_view(world: &mut World, target: &Target, view: u64, device: i32) -> CudaResult<()> {
-    let pages = target.pages - target.after;
-    let Some(region) = world.region_of_mut(target.base).filter(|_| pages > 0) else { return Ok(()) };
-    let prefix: Option<Vec<Handle>> =
-        region.handles_from(target.base).take(pages as usize).copied().collect();
-    // A page without memory would have all behind it lie at the wrong place.
-    let prefix = prefix.ok_or(CudaError(CUresult::CUDA_ERROR_UNKNOWN))?;
-    views::map(view, &prefix, device)?;
-    region.views.push((view, pages * PAGE));
-    Ok(())
-}
-
-/// The old view lets go of private pages, some of which are somebody else's now.
-fn end_view(world: &mut World, target: &Target, view: u64) {
-    let Some(region) = world.region_of_mut(target.base) else { return };
-    if let Some(at) = region.views.iter().position(|&(address, _)| address == view) {
-        let (view, bytes) = region.views.swap_remove(at);
-        // A view that stays mapped holds its pages; nobody is pointed there any more.
-        leftover::unmap(view, bytes);
     }
 }
 
