@@ -3,7 +3,7 @@
 //! are used twice and memory holds few of them.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use flextensor_core::plan::{PassProfile, PlanRequest, UnitInfo, UseInfo, plan};
+use flextensor_core::plan::{PassProfile, PlanRequest, UnitInfo, UseInfo, amended, plan};
 use flextensor_core::units::{ModelId, UnitId};
 
 /// A model of equal layers: attention weights small, the others large, some of them not divisible.
@@ -62,9 +62,25 @@ fn planning(criterion: &mut Criterion) {
     }
 }
 
+/// Of a plan at half of the weights, 200 MiB less or half a GiB more.
+fn amending(criterion: &mut Criterion) {
+    for (name, layers, weights) in
+        [("16 layers of 9 weights", 16, 9), ("80 layers of 9 weights", 80, 9), ("10,000 weights", 1000, 10)]
+    {
+        let request = request(layers, weights, 50, 0.02);
+        let standing = plan(&request).unwrap_or_default();
+        let budget = standing.peak_bytes;
+        for (case, budget) in [("less", budget - (200 << 20)), ("more", budget + (512 << 20))] {
+            let request = PlanRequest { budget: Some(budget), ..request.clone() };
+            let name = format!("{name}, a plan with {case} memory amended");
+            criterion.bench_function(&name, |bencher| bencher.iter(|| amended(&standing, &request)));
+        }
+    }
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().sample_size(10);
-    targets = planning
+    targets = planning, amending
 }
 criterion_main!(benches);

@@ -13,7 +13,7 @@ const LEVELS: [u64; 4] = [4, 5, 6, 8];
 /// Units of which the one is taken that costs least.
 const SAMPLE: usize = 16;
 /// Uses that are simulated in all, for each length of tails; with more of them to look at, a plan from scratch is the better one.
-const MOST_USES: usize = 400_000;
+const MOST_USES: usize = 1_200_000;
 
 impl Search<'_> {
     /// Ways to stream so many pages more around this ring, of which the best is for the caller to take: with tails no longer than the longest that there is, and with longer ones.
