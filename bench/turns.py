@@ -44,8 +44,7 @@ PAIRS = (
     *(("flextensor", peer) for peer in peers.PEERS),
     *((peer, "native") for peer in peers.PEERS),
 )
-# Bytes of one copy of the traffic, as streaming has them; of the host memory that it goes round in; and of the GPU memory, which is a ring's: copies over and over to what the GPU's cache holds
-# would never reach its memory, and cost kernels less.
+# Bytes of one copy of the traffic, as streaming has them; of the host memory that it goes round in; and of the GPU memory, which is a ring's.
 COPY_BYTES, ROUND_BYTES, RING_BYTES = 16 << 20, 512 << 20, 256 << 20
 
 
