@@ -266,8 +266,8 @@ pub(crate) fn make_private(address: u64) -> CudaResult<bool> {
     let Some(arena) = arena::arena() else { return Ok(false) };
     match arena.meaning(address) {
         Meaning::Nothing | Meaning::InHost => {
-            let in_host = lock_world().in_host_at(address);
-            if let Some(unit) = in_host {
+            let table = lock_world().table_at(address);
+            if let Some(unit) = table {
                 private::let_go(unit, Why::Asked, |_| true)?;
             }
             Ok(lock_world().region_of(address).is_some())

@@ -57,6 +57,21 @@ fn a_table_that_stayed_goes_first_where_memory_runs_short() {
     assert_eq!(said(&outcome, "ran in the host"), TABLE, "{}", outcome.describe());
 }
 
+/// A thread of ours may not close the gate whenever it likes: what a stream carries may end only after the program has launched on another one.
+#[test]
+fn a_table_goes_where_a_forward_ends_not_while_streams_wait_for_what_is_launched_next() {
+    let outcome = told_well(in_long_forwards("a table amid streams that wait for each other"));
+    assert_eq!(said(&outcome, "given up"), 0, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "ran in the host"), TABLE, "{}", outcome.describe());
+}
+
+#[test]
+fn a_table_that_stayed_does_not_go_when_the_program_wants_it_private() {
+    let outcome = told_well(in_long_forwards("a table that stayed is private"));
+    assert_eq!(said(&outcome, "asked"), 1, "{}", outcome.describe());
+    assert_eq!(said(&outcome, "ran in the host"), 0, "{}", outcome.describe());
+}
+
 /// Such plans save memory wherever that costs little.
 #[test]
 fn in_latency_mode_a_table_takes_no_gpu_memory_however_long_forwards_are() {

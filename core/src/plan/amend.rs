@@ -44,7 +44,8 @@ fn as_it_stands(standing: &Plan, request: &PlanRequest, course: &Course) -> Opti
     for run in &standing.layout {
         let at = course.position(run.unit)?;
         let unit = request.units.get(at).filter(|unit| unit.stay.is_none())?;
-        if run.pages > unit.pages.min(ring_pages) || run.start >= ring_pages {
+        let is_part = run.pages < unit.pages && !unit.splittable;
+        if is_part || run.pages > unit.pages.min(ring_pages) || run.start >= ring_pages {
             return None;
         }
         *choice.streamed.get_mut(at)? = run.pages;

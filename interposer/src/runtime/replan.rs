@@ -9,6 +9,7 @@ mod placing;
 mod prepared;
 mod relay;
 mod standing;
+mod tables;
 mod target;
 mod view;
 mod ways;
@@ -288,6 +289,7 @@ pub(super) fn between_forwards(device: i32) {
     if chosen::take_news(device) && ring_of(device).is_some() && !placing::think(device, Why::Chosen) {
         chosen::add_news(device);
     }
+    tables::between_forwards(device);
     in_force::between_forwards(device);
 }
 

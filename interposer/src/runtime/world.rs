@@ -244,9 +244,10 @@ impl World {
         (living.map(|unit| unit.pages).sum::<u64>() / SMALL_SHARE).min(MOST_SMALL)
     }
 
-    /// The living unit in host memory for good that owns the address.
-    pub(crate) fn in_host_at(&self, address: u64) -> Option<UnitId> {
-        let here = |u: &&Unit| u.in_host && u.state != UnitState::Gone && u.owns(address);
+    /// The living unit that owns the address, and is read by rows in host memory for good, or may go there.
+    pub(crate) fn table_at(&self, address: u64) -> Option<UnitId> {
+        let is_table = |u: &Unit| u.in_host || u.stay == Some(StayReason::RowsOnGpu);
+        let here = |u: &&Unit| is_table(u) && u.state != UnitState::Gone && u.owns(address);
         self.units.iter().find(here).map(|unit| unit.id)
     }
 

@@ -6,6 +6,7 @@ use super::scene::{Done, MAY_STREAM, Scene, Weight};
 use super::{Told, say};
 use harness::driver::Failure;
 use harness::gpu::{Gpu, PAGE};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const ROWS: u32 = 4;
 /// Weights of two pages each; the first is the table.
@@ -18,6 +19,8 @@ pub(crate) fn tell(story: &str) -> Option<Told> {
         "a table in long forwards" => in_long_forwards(Then::Short),
         "a table in long forwards only" => in_long_forwards(Then::Nothing),
         "a table in long forwards, and a cache" => in_long_forwards(Then::Cache),
+        "a table amid streams that wait for each other" => amid_streams(),
+        "a table that stayed is private" => private_later(),
         "a table that others read" => read_by_others(),
         "a table that others hold" => held_by_others(),
         "a table is let go" => let_go(),
@@ -113,11 +116,16 @@ fn in_long_forwards(then: Then) -> Told {
 
 /// Short forwards, until a plan for them is in force, or for a minute.
 fn until_the_plan_changes(scene: &Scene) -> Done {
+    short_forwards(scene, |_| Ok(()), 60)
+}
+
+/// The same for so many seconds, with something else behind each.
+fn short_forwards(scene: &Scene, behind: impl Fn(&Scene) -> Done, seconds: u64) -> Done {
     let begun = std::time::Instant::now();
     let mut passes = 0;
     let moves = || device_bytes("host_located_bytes") == 0 || scene.counted("replans") == 0;
     let went = device_bytes("host_located_bytes") > 0;
-    while !went && moves() && begun.elapsed() < std::time::Duration::from_secs(60) {
+    while !went && moves() && begun.elapsed() < std::time::Duration::from_secs(seconds) {
         passes += 1;
         scene.begin_shape(2);
         for at in 0..scene.weights.len() {
@@ -125,12 +133,62 @@ fn until_the_plan_changes(scene: &Scene) -> Done {
             scene.owner(at, || scene.launch("check", &[address, 4096, seed, scene.counter]))?;
         }
         scene.end();
+        behind(scene)?;
         scene.synchronize()?;
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
     say("replans", scene.counted("replans"));
     say("short passes", passes);
     Ok(())
+}
+
+/// Launches that stand on the queue of one stream until the host has launched on another one, as kernels of collectives on two GPUs do. How many it has, and how often that took seconds.
+static LAUNCHED: AtomicU64 = AtomicU64::new(0);
+static GIVEN_UP: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn until_launched(number: *mut std::ffi::c_void) {
+    let begun = std::time::Instant::now();
+    while LAUNCHED.load(SeqCst) < number.addr() as u64 {
+        if begun.elapsed() > std::time::Duration::from_secs(3) {
+            GIVEN_UP.fetch_add(1, SeqCst);
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Such launches between forwards, with time enough between the two for any thread of ours.
+fn amid_streams() -> Told {
+    let mut scene = with_a_table()?;
+    scene.name();
+    scene.learn_by(|scene| scene.pass_with(slowly))?;
+    say_host("learnt");
+    let behind = |scene: &Scene| {
+        let number = LAUNCHED.load(SeqCst) + 1;
+        let data = std::ptr::without_provenance_mut(number as usize);
+        let queued = scene.gpu.driver.host_function(scene.other, until_launched, data);
+        harness::driver::check("cuLaunchHostFunc", queued)?;
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        scene.check(scene.main, 0)?;
+        LAUNCHED.store(number, SeqCst);
+        Ok(())
+    };
+    short_forwards(&scene, behind, 60)?;
+    say("given up", GIVEN_UP.load(SeqCst));
+    say_host("ran");
+    scene.finish()
+}
+
+/// The program asks for private pages for the table, which stays where it is whatever comes.
+fn private_later() -> Told {
+    let mut scene = with_a_table()?;
+    scene.name();
+    scene.learn_by(|scene| scene.pass_with(slowly))?;
+    let asked = scene.ft.as_ref().map(|ft| ft.weight_private(scene.weights[0].address));
+    say("asked", asked.is_some_and(|done| done == 0).into());
+    short_forwards(&scene, |_| Ok(()), 2)?;
+    say_host("ran");
+    scene.finish()
 }
 
 fn slowly(scene: &Scene, at: usize) -> Done {

@@ -3,11 +3,11 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-use super::super::rows::waiting::{self, Waiting};
 use super::super::{passes, pressure};
 use super::in_force;
 use super::prepared::{self, discard_stale, make_ready};
-use super::standing::{self, Aim, Asked};
+use super::standing::{Aim, asked};
+use super::tables;
 use super::ways::{Way, ways};
 use super::worth::{Why, is_worth_it};
 use crate::ffi::context::Context;
@@ -73,13 +73,9 @@ pub(super) fn think(device: i32, why: Why) -> bool {
 
 /// Makes the plan and all that can be made while the program runs.
 fn prepare(device: i32, why: Why) {
-    let Some(mut asked) = standing::asked(device, Aim::Limit) else { return };
-    if let Some(waiting) = waiting::on(device, asked.context, &asked.request)
-        && should_go(&asked, &waiting, why)
-        && waiting.go_between(asked.context)
-    {
-        let Some(again) = standing::asked(device, Aim::Limit) else { return };
-        asked = again;
+    let Some(asked) = asked(device, Aim::Limit) else { return };
+    if tables::go_first(&asked, why) {
+        return;
     }
     let ways = match ways(&asked, why) {
         Ok(ways) => ways,
@@ -102,13 +98,6 @@ fn prepare(device: i32, why: Why) {
         Some(Err(error)) => in_force::refused(device, &error),
         None => {}
     }
-}
-
-/// Whether tables of rows that wait on the GPU should make room for weights: where the budget is exceeded, or a plan without them is worth its change.
-fn should_go(asked: &Asked, waiting: &Waiting, why: Why) -> bool {
-    let gone = Asked { request: waiting.gone_from(&asked.request), ..asked.clone() };
-    let worth = |ways: Vec<Way>| ways.iter().any(|way| is_worth_it(&gone, &way.plan, &way.targets, why));
-    asked.over_budget || (waiting.pay(&gone.request) && ways(&gone, why).is_ok_and(worth))
 }
 
 /// The context is about to end: nothing of it may be in anybody's hands. The calling thread holds no lock.

@@ -4,8 +4,6 @@
 use flextensor_core::plan::{PlanRequest, StayReason};
 use flextensor_core::units::UnitId;
 
-use super::super::passes;
-use super::super::switch::SWITCHING;
 use super::super::world::{Unit, world};
 use super::{are_wanted, bytes_of, go_to_host, only_by_rows, pay};
 use crate::ffi::context::Context;
@@ -68,9 +66,8 @@ impl Waiting {
         bytes_of(&world(), &gone)
     }
 
-    /// The same, unless somebody switches over now, who counts on what lies where; false then, and where none went. From any context.
-    pub(in super::super) fn go_between(&self, context: Context) -> bool {
-        let Ok(_only) = SWITCHING.try_lock() else { return false };
-        passes::in_context(context, || self.go()).is_some_and(|bytes| bytes > 0)
+    /// They cannot go, and are weights like any others from now on.
+    pub(in super::super) fn give_up(&self) {
+        wait_no_more(&self.tables);
     }
 }
