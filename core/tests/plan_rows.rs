@@ -31,8 +31,10 @@ fn pays(request: &PlanRequest, use_ms: &[f64]) -> bool {
 fn tables_go_where_copies_are_waited_for_and_stay_where_they_are_hidden() {
     assert!(!pays(&others(&[Work::Prefill], 20), &[0.05]));
     assert!(pays(&others(&[Work::Decode], 20), &[0.005]));
-    // 8 GiB are too few to hide the copies of a prefill.
+    // 8 GiB are too few to hide the copies of a prefill; 16 hide them by the bound, but no ring of a plan does beside the table.
     assert!(pays(&others(&[Work::Prefill], 8), &[0.05]));
+    assert!(pays(&others(&[Work::Prefill], 16), &[0.05]));
+    assert!(pays(&others(&[Work::Prefill], 1), &[0.05]));
 }
 
 #[test]

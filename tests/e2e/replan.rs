@@ -256,6 +256,17 @@ fn a_change_of_places_that_is_refused_a_mapping_puts_everything_back() {
     sweep(second_model, &["cuMemUnmap", "cuMemMap", "cuMemSetAccess"]);
 }
 
+/// What stays mapped has the old ring's write protection, of which the new one knows nothing.
+#[test]
+fn a_change_of_places_in_check_mode_leaves_no_page_protected() {
+    let run = || half_of_the_weights().option("FT_CHECK", "1");
+    for moment in [5, 9, 13] {
+        let outcome = run().sim("FAULTS", format!("cuMemMap@change.{moment}=999")).start();
+        assert!(matches!(outcome.status.code(), Some(0 | 2)), "{moment}: {}", outcome.describe());
+        outcome.assert_nothing_detected();
+    }
+}
+
 #[test]
 fn a_change_of_places_that_is_refused_memory_or_a_copy_changes_nothing() {
     sweep(second_model, &["cuMemHostRegister_v2", "cuMemcpyDtoHAsync_v2"]);

@@ -2,10 +2,8 @@
 //! rows come over the link: nothing can be done ahead, because the program says which rows only when it reads them. How they get there is the runtime's matter.
 
 use crate::error::CoreError;
-use crate::plan::assemble::bound_ms;
 use crate::plan::judge::SAME_TIME;
-use crate::plan::{PassProfile, PlanRequest};
-use crate::simulate::{Course, Scenario};
+use crate::plan::{Forecast, PassProfile, PlanRequest, search};
 
 /// Bytes a millisecond that a kernel gathers from the GPU's own memory, read and written: the fastest memory of today, so that rows are never thought too few.
 const GATHERED_PER_MS: f64 = 1.8e9;
@@ -30,24 +28,27 @@ impl Table {
     }
 }
 
-/// Whether passes are as fast as can be with these tables in host memory, on average over all shapes: their rows against what their memory saves the others
-/// from being copied. `others`: all that is planned for without the tables.
+/// Whether passes take less time with these tables in host memory than with them on the GPU, on average over all shapes and each by its best plan: their rows against what their memory
+/// saves the others from being copied. `others`: all that is planned for without the tables.
 ///
 /// # Errors
 /// As [`crate::plan::plan`].
 pub fn rows_pay(others: &PlanRequest, tables: &[Table]) -> Result<bool, CoreError> {
-    let course = Course::new(others)?;
     let bytes = tables.iter().map(|table| table.bytes).fold(0, u64::saturating_add);
     let beside = PlanRequest { fixed_bytes: others.fixed_bytes.saturating_add(bytes), ..others.clone() };
+    let (in_host, on_gpu) = (search::plan(others)?, search::plan(&beside)?);
+    // The bound says too little: a ring that hides all copies may need more than the budget leaves beside the tables.
+    if on_gpu.budget_missed().is_some() {
+        return Ok(true);
+    }
     let link = others.link.peak_bytes_per_ms();
-    let ratio = |scenario: &Scenario| {
-        let in_turn = |pass: &PassProfile| scenario.shapes.contains(&(pass.model, pass.shape));
+    let ratio = |(in_host, on_gpu): (&Forecast, &Forecast)| {
+        let in_turn = |pass: &PassProfile| in_host.shapes.contains(&(pass.model, pass.shape));
         let passes = others.passes.iter().enumerate().filter(|(_, pass)| in_turn(pass));
         let rows: f64 =
             passes.map(|(at, _)| tables.iter().map(|table| table.row_ms(at, link)).sum::<f64>()).sum();
-        let in_host = bound_ms(others, scenario).max(scenario.resident_ms + rows);
-        in_host / bound_ms(&beside, scenario).max(f64::MIN_POSITIVE)
+        (in_host.predicted_ms + rows) / on_gpu.predicted_ms.max(f64::MIN_POSITIVE)
     };
-    let ratios: Vec<f64> = course.scenarios().iter().map(ratio).collect();
+    let ratios: Vec<f64> = in_host.forecasts.iter().zip(&on_gpu.forecasts).map(ratio).collect();
     Ok(ratios.iter().sum::<f64>() <= SAME_TIME * ratios.len() as f64)
 }

@@ -10,7 +10,7 @@ use super::super::shadow::Shadow;
 use super::super::streaming::{StreamedUnit, Streaming, ring_of};
 use super::super::verify::Ledger;
 use super::super::world::{UnitState, World, world};
-use super::super::{graphs, passes, peers};
+use super::super::{check, graphs, passes, peers};
 use super::prepared::Prepared;
 use super::target::Target;
 use super::view::{begin_view, end_view};
@@ -304,9 +304,9 @@ fn unmap(target: &Target) -> CudaResult<()> {
     }
 }
 
-/// What was mapped anew may be read and written.
+/// What was mapped anew may be read and written. In check mode all of the tail: what stays mapped has the write protection of the old ring, and the new one begins without.
 fn allow(target: &Target, device: i32) -> CudaResult<()> {
-    match target.remapped() {
+    match if check::is_on() { target.tail_pages() } else { target.remapped() } {
         0 => Ok(()),
         pages => vmm::allow(target.tail(), (pages * PAGE) as usize, device),
     }
