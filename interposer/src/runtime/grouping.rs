@@ -133,13 +133,14 @@ fn join(world: &mut World, id: UnitId, model: ModelId, weight: &Named) {
     unit.members.push(member);
     unit.hold |= hold;
     unit.by_rows &= by_rows;
-    if !unit.by_rows || unit.hold {
-        unit.stay = unit.stay.filter(|&reason| reason != StayReason::RowsOnGpu);
+    let is_table = unit.by_rows && !unit.hold;
+    if !is_table {
+        unit.no_more(StayReason::RowsOnGpu);
     }
     // Whoever reads it otherwise has it placed anew.
-    if unit.in_host && (!unit.by_rows || unit.hold) {
+    if unit.in_host && !is_table {
         unit.in_host = false;
-        unit.stay = unit.stay.filter(|&reason| reason != StayReason::Rows);
+        unit.no_more(StayReason::Rows);
         unit.state = UnitState::Learning;
         if let Some(arena) = arena() {
             unit.mean(arena, Meaning::Learning(id));

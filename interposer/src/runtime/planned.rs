@@ -41,10 +41,14 @@ pub(super) fn planned(request: &PlanRequest) -> Result<Plan, String> {
     }
 }
 
+/// Whether a strategy that the user or the program named makes the plan.
+pub(super) fn is_by_a_strategy(request: &PlanRequest) -> bool {
+    super::config().load_strategy.is_some() || chosen::strategy_for(request).is_some()
+}
+
 /// The plan in force, changed as little as the request's budget asks for; none where there is no such plan, or where another one than our planner's was asked for.
 pub(super) fn amended(standing: &Plan, request: &PlanRequest) -> Option<Plan> {
-    let chosen = super::config().load_strategy.is_some() || chosen::strategy_for(request).is_some();
-    if chosen || request.objective != Objective::LeastTime {
+    if is_by_a_strategy(request) || request.objective != Objective::LeastTime {
         return None;
     }
     let amended = plan::amended(standing, request).unwrap_or_else(|error| {

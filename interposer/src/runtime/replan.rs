@@ -1,6 +1,6 @@
 //! What follows when a program changes after the switch-over. A pass that did not do what was expected has the next one of its shape observed, with the
 //! hook's help where there is one, and from then on that shape has its own order. Where passes take longer than expected, or another model came, a new plan
-//! is made for everything on the device (`standing`, `ways`, `placing`), kept ready (`prepared`) and put in force between two forwards (`in_force`, `relay`). Where
+//! is made for everything on the device (`standing`, `ways`, `placing`), kept ready (`prepared`) and put in force between two forwards (`in_force`, `relay`), as tables of rows go (`tables`). Where
 //! memory runs short weights make room at once (`giving`). Which passes and plans are worth it is core's `drift`; how an order is followed is the pager's.
 
 mod giving;

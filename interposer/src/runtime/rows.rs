@@ -15,7 +15,7 @@ use super::exchange::close_the_gate;
 use super::hosted::{exchange_pages, runs};
 use super::switch::{Request, check_host_memory, only};
 use super::world::{Unit, UnitState, World, world};
-use super::{chosen, config, gate, graphs, home, learn, overflow, passes, peers};
+use super::{config, gate, graphs, home, learn, overflow, passes, peers, planned};
 use crate::ffi::context;
 use crate::ffi::result::{CudaError, CudaResult};
 use crate::ffi::vmm::Handle;
@@ -39,8 +39,7 @@ pub(super) fn tables(request: &Request) -> Vec<UnitId> {
 
 /// Whether tables belong in host memory at all: who chooses what streams has chosen what does not.
 fn are_wanted(plan: &PlanRequest) -> bool {
-    let chosen = config().load_strategy.is_some() || chosen::strategy_for(plan).is_some();
-    config().host_embeddings && !chosen
+    config().host_embeddings && !planned::is_by_a_strategy(plan)
 }
 
 /// Whether passes gain where these tables lie in host memory, by what is known of them so far. `all`: what is planned for, with or without them.
@@ -186,7 +185,7 @@ pub(super) fn come_home(world: &mut World, id: UnitId) -> bool {
     let home = runs(world, address, pages, true).is_empty();
     if let Some(unit) = world.unit_mut(id).filter(|_| home) {
         unit.in_host = false;
-        unit.stay = unit.stay.filter(|&reason| reason != StayReason::Rows);
+        unit.no_more(StayReason::Rows);
     }
     home
 }

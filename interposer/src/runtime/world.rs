@@ -78,6 +78,11 @@ impl Unit {
         self.members.iter().map(|m| (m.address, m.bytes)).collect::<BTreeMap<_, _>>().values().sum()
     }
 
+    /// The reason that it had to stay for is gone; another one is not.
+    pub(crate) fn no_more(&mut self, gone: StayReason) {
+        self.stay = self.stay.filter(|&reason| reason != gone);
+    }
+
     /// It as the planner sees it; units of at most `small` pages are not split ([`World::small`]).
     pub(crate) fn info(&self, splittable: bool, small: u64, stay: Option<StayReason>) -> UnitInfo {
         let splittable = splittable && self.pages > small;

@@ -59,6 +59,10 @@ fn alone(
 
 /// Bytes that tables of rows have freed by going to host memory.
 fn tables_go(device: i32) -> u64 {
+    // Most programs have none, and what a plan is asked for takes long to put together.
+    if !waiting::any(device) {
+        return 0;
+    }
     let nothing = BTreeSet::new();
     let Some(asked) = asked(device, Aim::Less { bytes: 0, leave: &nothing }) else { return 0 };
     let waiting = waiting::on(device, asked.context, &asked.request);

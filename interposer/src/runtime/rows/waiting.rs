@@ -1,5 +1,5 @@
-//! Tables of rows that stay on the GPU while all passes known so far compute longer than they copy: which these are, and when they go to host memory after all: where a plan
-//! gains by it, or memory runs short. How they go is the parent's matter.
+//! Tables of rows that stay on the GPU as long as passes would lose more by their rows than their memory saves: which these are, and what is asked for without them. When they go after all is
+//! `replan`'s matter, where a plan gains by it (`tables`) or memory runs short (`giving`); how they go is the parent's.
 
 use flextensor_core::plan::{PlanRequest, StayReason};
 use flextensor_core::units::UnitId;
@@ -23,7 +23,7 @@ pub(in super::super) fn wait_no_more(tables: &[UnitId]) {
     let mut world = world();
     for &id in tables {
         if let Some(unit) = world.unit_mut(id) {
-            unit.stay = unit.stay.filter(|&reason| reason != StayReason::RowsOnGpu);
+            unit.no_more(StayReason::RowsOnGpu);
         }
     }
 }
@@ -35,16 +35,23 @@ pub(in super::super) struct Waiting {
     bytes: u64,
 }
 
+fn waits(unit: &Unit, device: i32) -> bool {
+    unit.device == device && unit.stay == Some(StayReason::RowsOnGpu)
+}
+
+/// Whether any may wait on the device.
+pub(in super::super) fn any(device: i32) -> bool {
+    world().units.iter().any(|unit| waits(unit, device))
+}
+
 /// Those of a device and context. None where there are none, or a strategy chooses what streams.
 pub(in super::super) fn on(device: i32, context: Context, request: &PlanRequest) -> Option<Waiting> {
     if !are_wanted(request) {
         return None;
     }
     let world = world();
-    let waits = |unit: &&Unit| {
-        unit.device == device && unit.context == context && unit.stay == Some(StayReason::RowsOnGpu)
-    };
-    let tables = only_by_rows(&world, world.units.iter().filter(waits).map(|unit| unit.id));
+    let here = |unit: &&Unit| unit.context == context && waits(unit, device);
+    let tables = only_by_rows(&world, world.units.iter().filter(here).map(|unit| unit.id));
     let bytes = bytes_of(&world, &tables);
     (bytes > 0).then_some(Waiting { device, tables, bytes })
 }
